@@ -38,11 +38,11 @@ class Counter:
     def __call__(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
         """Answer the last message."""
         self.asked.append(
-            ([one.text for one in messages], [one.name for one in options.tools or ()])
+            ([message.text for message in messages], [tool.name for tool in options.tools or ()])
         )
         last, n = messages[-1], len(self.asked)
         if last.role == "tool":
-            done = [one.content[0].text for one in messages if one.role == "tool"]
+            done = [message.content[0].text for message in messages if message.role == "tool"]
             return ModelReply(text=f"Done: {done[-1]}.")
         calls = [
             ToolCall(
@@ -91,8 +91,13 @@ class Thread:
 
     def body(self, run: str, **more: Any) -> dict[str, Any]:
         """Return the input of a run."""
-        given = {"threadId": self.id, "runId": run, "messages": self.messages, "tools": self.tools}
-        return {**given, **more}
+        run_input = {
+            "threadId": self.id,
+            "runId": run,
+            "messages": self.messages,
+            "tools": self.tools,
+        }
+        return {**run_input, **more}
 
     def say(self, text: str) -> None:
         """Add a user message."""
@@ -114,12 +119,12 @@ class Thread:
     async def run(self, run: str, query: str = "", **more: Any) -> list[dict[str, Any]]:
         """Return the events of a run, and apply them to the messages."""
         async with self.stream(run, query, **more) as stream:
-            found = [event["data"] for event in await stream.until_end()]
+            events = [event["data"] for event in await stream.until_end()]
         assert stream.answer.status == 200, stream.answer
         assert stream.answer.headers["content-type"].startswith("text/event-stream")
-        for event in found:
+        for event in events:
             self.show(event)
-        return found
+        return events
 
     async def ask(self, run: str, text: str, query: str = "", **more: Any) -> list[dict[str, Any]]:
         """Add a user message, and return the events of its run."""
@@ -128,15 +133,15 @@ class Thread:
 
     def show(self, event: dict[str, Any]) -> None:
         """Apply an event to the messages, as the real client does."""
-        known = {one["id"]: one for one in self.messages}
+        messages_by_id = {message["id"]: message for message in self.messages}
         match event["type"]:
-            case "TEXT_MESSAGE_START" if event["messageId"] not in known:
+            case "TEXT_MESSAGE_START" if event["messageId"] not in messages_by_id:
                 self.messages.append({"id": event["messageId"], "role": "assistant", "content": ""})
             case "TEXT_MESSAGE_CONTENT":
-                known[event["messageId"]]["content"] += event["delta"]
+                messages_by_id[event["messageId"]]["content"] += event["delta"]
             case "TOOL_CALL_START":
                 call = {"name": event["toolCallName"], "arguments": ""}
-                if event["parentMessageId"] not in known:
+                if event["parentMessageId"] not in messages_by_id:
                     self.messages.append({"id": event["parentMessageId"], "role": "assistant"})
                 calls = self.messages[-1].setdefault("toolCalls", [])
                 calls.append({"id": event["toolCallId"], "type": "function", "function": call})
@@ -144,24 +149,28 @@ class Thread:
                 message = {key: event[key] for key in ("toolCallId", "content")}
                 self.messages.append({"id": event["messageId"], "role": "tool", **message})
             case "MESSAGES_SNAPSHOT":
-                self.messages = [{**one} for one in event["messages"]]
+                self.messages = [{**message} for message in event["messages"]]
 
     @property
     def texts(self) -> list[str]:
         """Return the texts that the client shows."""
-        return [one.get("content", "") for one in self.messages]
+        return [message.get("content", "") for message in self.messages]
 
 
 def approve(event: dict[str, Any], *, approved: bool = True) -> list[dict[str, Any]]:
     """Return answers to the interrupts with which a stream ended."""
     payload = {"approved": approved, "comment": "fine"}
     return [
-        {"interruptId": one["id"], "status": "resolved", "payload": payload}
-        for one in event["outcome"]["interrupts"]
+        {"interruptId": interrupt["id"], "status": "resolved", "payload": payload}
+        for interrupt in event["outcome"]["interrupts"]
     ]
 
 
 def types(events: list[dict[str, Any]]) -> list[str]:
     """Return the types of the events; consecutive equal types count once."""
-    found = [one["type"] for one in events]
-    return [one for one, before in zip(found, [None, *found], strict=False) if one != before]
+    event_types = [event["type"] for event in events]
+    return [
+        type_
+        for type_, before in zip(event_types, [None, *event_types], strict=False)
+        if type_ != before
+    ]

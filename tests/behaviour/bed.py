@@ -239,13 +239,13 @@ class Bed:
         self, run_id: RunId, kind: str, *, times: int = 1, name: str | None = None
     ) -> RunLogEntry:
         """Return the n-th entry of this kind (and step name) as soon as it is durable."""
-        left = times
+        remaining = times
         async with asyncio.timeout(LIMIT_S):
             async for entry in self.runtime.tail(run_id):
-                left -= entry.kind == kind and name in (None, entry.payload.get("name"))
-                if left == 0:
+                remaining -= entry.kind == kind and name in (None, entry.payload.get("name"))
+                if remaining == 0:
                     return entry
-        raise AssertionError(f"the run ended with {times - left} of {times} {kind}")
+        raise AssertionError(f"the run ended with {times - remaining} of {times} {kind}")
 
     async def until(self, holds: Callable[[], object], *, limit_s: float = LIMIT_S) -> None:
         """Return once `holds()` is true. For conditions without a notification."""

@@ -235,8 +235,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [] if IS_SLOW else [item for item in items if _is_played_elsewhere(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+        deselected_items = set(left_out)
+        items[:] = [item for item in items if item not in deselected_items]
     postgres, nats = pytest.mark.postgres, pytest.mark.nats
     marks: dict[object, list[pytest.MarkDecorator]] = {
         _real_loop: [postgres],
@@ -352,8 +352,8 @@ async def bed(request: pytest.FixtureRequest) -> AsyncIterator[Bed]:
     yield bed
     await bed.stop()
     # No later host takes over, or reads, the agents of this test.
-    gone = (f"delete from {schema}.{table}" for table in ("shards", "types", "hosts"))
-    await observer.execute(";".join(gone))
+    deletes = (f"delete from {schema}.{table}" for table in ("shards", "types", "hosts"))
+    await observer.execute(";".join(deletes))
 
 
 @pytest.fixture

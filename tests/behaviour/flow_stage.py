@@ -51,9 +51,9 @@ class Stage:
     async def waits(self, run_id: RunId, count: int = 1) -> list[WaitState]:
         """Return the run's external waits as soon as there are this many."""
         async with asyncio.timeout(LIMIT_S):
-            while len(found := await self.runs.waits(run_id)) < count:  # noqa: ASYNC110 - rows
+            while len(waits := await self.runs.waits(run_id)) < count:  # noqa: ASYNC110 - rows
                 await asyncio.sleep(0.01)
-        return found
+        return waits
 
     async def ended(self, run_id: RunId) -> RunState:
         """Return a run as read from its log once it has ended; the chain of its records must be complete."""
@@ -62,10 +62,12 @@ class Stage:
         assert chain["ok"], chain["errors"]
         return await self.runs.state(run_id)
 
-    async def told(self, run_id: RunId) -> list[tuple[str, str, int]]:
+    async def node_statuses(self, run_id: RunId) -> list[tuple[str, str, int]]:
         """Return node, status and attempt of a run's records, except those of its start and completion."""
         records = await self.runs.ledger(run_id)
-        return [(one["node_id"], one["status"], one["attempt"]) for one in records[1:-2]]
+        return [
+            (record["node_id"], record["status"], record["attempt"]) for record in records[1:-2]
+        ]
 
     async def play(self, flow: str, **more: Any) -> RunState:
         """Run a flow, and return the run once it has ended."""
@@ -95,7 +97,7 @@ def asking(
 
 def ending(run: RunState, _ctx: Any) -> StepPlan:
     """Return an end node; its output is what the flow put into the vars."""
-    public = {name: one for name, one in run.vars.items() if name not in NAMESPACES}
+    public = {name: value for name, value in run.vars.items() if name not in NAMESPACES}
     return StepPlan(run.current_node, complete_output=public)
 
 
@@ -117,21 +119,21 @@ def without_doubts(ledger: list[dict[str, Any]]) -> list[dict[str, Any]]:
     The records of waits for decisions are left out. A decision to execute the effect is left out,
     too, and so is the start that follows; another decision stays, as the end of its effect.
     """
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     ordered: list[str] = []
-    for one in ledger:
-        told = one["effect"] or {}
-        if is_doubt(one):
+    for record in ledger:
+        effect = record["effect"] or {}
+        if is_doubt(record):
             continue
-        if str((told.get("payload") or {}).get("wait_key")).startswith("in_doubt:"):
-            if "then" in one["delta"]:
-                ordered.append(one["delta"]["then"]["key"])
+        if str((effect.get("payload") or {}).get("wait_key")).startswith("in_doubt:"):
+            if "then" in record["delta"]:
+                ordered.append(record["delta"]["then"]["key"])
                 continue
-        elif one["status"] == "started" and one["idempotency_key"] in ordered:
-            ordered.remove(one["idempotency_key"])
+        elif record["status"] == "started" and record["idempotency_key"] in ordered:
+            ordered.remove(record["idempotency_key"])
             continue
-        found.append(one)
-    return found
+        records.append(record)
+    return records
 
 
 def is_doubt(record: dict[str, Any]) -> bool:

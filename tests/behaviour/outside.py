@@ -35,7 +35,7 @@ class Outsider:
     subjects: Subjects
     name: str = "crm"
 
-    def named(self, name: str) -> Outsider:
+    def with_name(self, name: str) -> Outsider:
         """Return the same client with another name."""
         return Outsider(self.client, self.subjects, name)
 
@@ -84,8 +84,8 @@ class Outsider:
     async def count(self, stream: str, subject: str) -> int:
         """Return how many messages a stream holds under this subject or pattern."""
         answer = await self.ask(f"STREAM.INFO.{stream}", {"subjects_filter": subject})
-        found: dict[str, int] = answer["state"].get("subjects") or {}
-        return sum(found.values())
+        counts: dict[str, int] = answer["state"].get("subjects") or {}
+        return sum(counts.values())
 
     async def ask(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return JetStream's answer to a request."""
@@ -109,11 +109,11 @@ async def outsider(bed: Bed) -> AsyncIterator[Outsider]:
 async def received(bed: Bed, agent: AgentId) -> list[Message]:
     """Return every message that runs of the agent received, as their logs record it, by arrival."""
     rows = await bed.runtime.store.lists.runs(agent=agent, limit=10_000)
-    found: list[Message] = []
+    messages: list[Message] = []
     for row in sorted(rows, key=lambda row: row.arrival):
         entries = checks.received(await bed.log(row.run_id))
-        found += [Message.from_json(entry.payload["message"]) for entry in entries]  # type: ignore[arg-type]
-    return found
+        messages += [Message.from_json(entry.payload["message"]) for entry in entries]  # type: ignore[arg-type]
+    return messages
 
 
 async def eventually(holds: Callable[[], Awaitable[object]]) -> None:

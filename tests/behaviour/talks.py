@@ -37,11 +37,11 @@ class Echo:
 
     def __call__(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
         """Return the answer, and record the request."""
-        said = [message.text for message in messages]
-        self.asked.append(said)
-        gate = self.gates.get(said[-1])
+        texts = [message.text for message in messages]
+        self.asked.append(texts)
+        gate = self.gates.get(texts[-1])
         return ModelReply(
-            text=f"{self.name}: {said[-1]}",
+            text=f"{self.name}: {texts[-1]}",
             before=None if gate is None else gate.wait,
             between=self.between,
         )
@@ -110,14 +110,14 @@ async def past_of(
 
 def types_of(events: list[SessionEvent]) -> list[str]:
     """Return the types of events, without the pieces of answers."""
-    return [one.type for one in events if not one.type.endswith(("_delta", "_snapshot"))]
+    return [event.type for event in events if not event.type.endswith(("_delta", "_snapshot"))]
 
 
-def said(event: SessionEvent) -> dict[str, Any]:
+def payload_of(event: SessionEvent) -> dict[str, Any]:
     """Return the payload of an event."""
     return {**event.payload}
 
 
-async def said_in(talks: AgentRuntime, session: str) -> list[str]:
+async def path_texts(talks: AgentRuntime, session: str) -> list[str]:
     """Return the texts of the active path."""
     return [node.message.text for node in await talks.path(session)]

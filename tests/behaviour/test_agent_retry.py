@@ -62,9 +62,9 @@ async def test_a_submitted_run_has_its_agents_retry_policy(bed: Bed) -> None:
     assert (count, row.retry_policy) == (2, None)
     assert RetryPolicy.model_validate(started.payload["retry"]) == TWICE
 
-    given = await bed.runtime.submit(target, None, retry_policy=THRICE)
-    count, row = await ended(bed, given)
-    [started] = await bed.log(given, EntryKind.RUN_STARTED)
+    run_with_policy = await bed.runtime.submit(target, None, retry_policy=THRICE)
+    count, row = await ended(bed, run_with_policy)
+    [started] = await bed.log(run_with_policy, EntryKind.RUN_STARTED)
     assert (count, row.retry_policy, "retry" in started.payload) == (3, THRICE, False)
 
     once = await bed.runtime.submit(target, None, max_retries=0)
@@ -112,11 +112,11 @@ async def test_a_child_has_its_own_agents_retry_policy(bed: Bed) -> None:
 
     async def spawn(ctx: RunContext, inbox: list[Message]) -> list[str]:
         del inbox
-        one = await ctx.spawn(target)
-        await ctx.join(one)
+        child = await ctx.spawn(target)
+        await ctx.join(child)
         other = await ctx.spawn(target, retry_policy=THRICE)
         await ctx.join(other)
-        return [one.run_id, other.run_id]
+        return [child.run_id, other.run_id]
 
     runs = await bed.result(await bed.submit(await bed.serve(spawn, retry=THRICE)))
     assert [(await ended(bed, run))[0] for run in runs] == [2, 3]

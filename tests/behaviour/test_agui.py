@@ -54,7 +54,7 @@ async def test_a_run_that_is_posted_again_is_the_same_run(bed: Bed, app: str) ->
         thread = Thread(web, f"/agui/{app}")
         first = await thread.ask("r1", "hello")
         again = await Thread(web, f"/agui/{app}", messages=thread.messages).run("r1")
-        there = await Thread(other, f"/agui/{app}", messages=thread.messages[:1]).run("r1")
+        other_events = await Thread(other, f"/agui/{app}", messages=thread.messages[:1]).run("r1")
 
         assert types(first) == ["RUN_STARTED", *TEXT, "RUN_FINISHED"]
         assert first[0] == {
@@ -67,7 +67,7 @@ async def test_a_run_that_is_posted_again_is_the_same_run(bed: Bed, app: str) ->
         assert first[-1]["result"] == "You said hello."
         assert types(again) == ["RUN_STARTED", "MESSAGES_SNAPSHOT", *TEXT, "RUN_FINISHED"]
         assert again[1]["messages"] == thread.messages[:1], "it is shown once"
-        assert [one["type"] for one in there if one["type"] not in TEXT] == [
+        assert [event["type"] for event in other_events if event["type"] not in TEXT] == [
             "RUN_STARTED",
             "RUN_FINISHED",
         ]
@@ -91,9 +91,9 @@ async def test_the_history_is_the_sessions_and_not_what_the_client_sends(
         thread.messages.clear()
         await thread.ask("r3", "three")
 
-        said = ["one", "You said one.", "two", "You said two.", "three"]
-        assert desk.asked[-1][0] == said
-        assert await texts(web, "/v1/sessions/t") == [*said, "You said three."]
+        expected_texts = ["one", "You said one.", "two", "You said two.", "three"]
+        assert desk.asked[-1][0] == expected_texts
+        assert await texts(web, "/v1/sessions/t") == [*expected_texts, "You said three."]
 
 
 async def test_an_approval_is_an_interrupt_which_the_next_input_answers(
@@ -108,9 +108,9 @@ async def test_an_approval_is_an_interrupt_which_the_next_input_answers(
         web_elsewhere(bed, app_name=app) as other,
     ):
         thread = Thread(web, f"/agui/{app}")
-        asked = await thread.ask("r1", "refund look_up")
-        [interrupt] = asked[-1]["outcome"]["interrupts"]
-        assert types(asked) == [
+        first_events = await thread.ask("r1", "refund look_up")
+        [interrupt] = first_events[-1]["outcome"]["interrupts"]
+        assert types(first_events) == [
             *("RUN_STARTED", *TEXT, *CALL, *CALL),
             *("TOOL_CALL_RESULT", "RUN_FINISHED"),
         ], "what can be done is done first"
@@ -118,23 +118,23 @@ async def test_an_approval_is_an_interrupt_which_the_next_input_answers(
         assert desk.paid == []
         before = [*thread.messages]
         thread.web = other
-        done = await thread.run("r2", resume=approve(asked[-1]))
+        done = await thread.run("r2", resume=approve(first_events[-1]))
         again = await Thread(web, f"/agui/{app}", messages=before).run(
-            "r2", resume=approve(asked[-1])
+            "r2", resume=approve(first_events[-1])
         )
         late = await Thread(web, f"/agui/{app}").run("r1", messages=before[:1])
-        bare = await Thread(web, f"/agui/{app}").run("r2", resume=approve(asked[-1]))
+        bare = await Thread(web, f"/agui/{app}").run("r2", resume=approve(first_events[-1]))
 
         assert desk.paid == ["7"]
-        assert "".join(one.get("delta", "") for one in bare) == thread.texts[-1]
+        assert "".join(event.get("delta", "") for event in bare) == thread.texts[-1]
         assert types(done) == [
             *("RUN_STARTED", "CUSTOM", "TOOL_CALL_RESULT", *TEXT, "RUN_FINISHED")
         ]
-        assert [one for one in again if "delta" not in one] == [
-            one for one in done if "delta" not in one
+        assert [event for event in again if "delta" not in event] == [
+            event for event in done if "delta" not in event
         ]
         assert done[-1]["outcome"] == {"type": "success"}
-        assert [one["content"] for one in late if one["type"] == "TOOL_CALL_RESULT"] == [
+        assert [event["content"] for event in late if event["type"] == "TOOL_CALL_RESULT"] == [
             "order 7 was delivered",
             "refunded 7",
         ]
@@ -149,15 +149,15 @@ async def test_a_denied_interrupt_is_a_result_that_the_model_reads(
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
-        asked = await thread.ask("r1", "refund")
-        answers = approve(asked[-1], approved=False)
+        first_events = await thread.ask("r1", "refund")
+        answers = approve(first_events[-1], approved=False)
         if how == "cancelled":
             answers = [{"interruptId": answers[0]["interruptId"], "status": "cancelled"}]
         done = await thread.run("r2", resume=answers)
 
         assert desk.paid == []
         comment = "fine" if how == "denied" else "cancelled"
-        [result] = [one["content"] for one in done if one["type"] == "TOOL_CALL_RESULT"]
+        [result] = [event["content"] for event in done if event["type"] == "TOOL_CALL_RESULT"]
         assert result == f"tool 'refund' was not called: local denied it: {comment}"
 
 
@@ -166,8 +166,8 @@ async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: s
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
-        asked = await thread.ask("r1", "refund")
-        right = approve(asked[-1])
+        first_events = await thread.ask("r1", "refund")
+        right = approve(first_events[-1])
         unclear = [{**right[0], "payload": {"approved": "perhaps"}}]
         unknown = [{**right[0], "interruptId": "nothing"}]
         wrong = {
@@ -188,11 +188,13 @@ async def test_answers_that_do_not_fit_are_errors_of_the_stream(bed: Bed, app: s
         thread.give("refund-1")  # some clients send the decision as the call's result, too
         await thread.run("r2", resume=right)
         wrong["interrupt_answered"] = await thread.run(
-            "r3", resume=approve(asked[-1], approved=False)
+            "r3", resume=approve(first_events[-1], approved=False)
         )
 
         for code, events in wrong.items():
-            assert {one["code"] for one in events if one["type"] == "RUN_ERROR"} == {code}, events
+            assert {event["code"] for event in events if event["type"] == "RUN_ERROR"} == {code}, (
+                events
+            )
         assert len(wrong["unknown_answer"]) == 8
         assert (blocked[-1]["code"], len(blocked)) == ("interrupts_open", 2)
         assert desk.paid == ["7"]
@@ -210,13 +212,13 @@ async def test_an_expired_interrupt_can_only_be_cancelled(bed: Bed, app: str) ->
 
     async with web_on(bed, {"normal": Hasty()}, app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
-        asked = await thread.ask("r1", "go")
-        [interrupt] = asked[-1]["outcome"]["interrupts"]
+        first_events = await thread.ask("r1", "go")
+        [interrupt] = first_events[-1]["outcome"]["interrupts"]
         [run] = (await web.get("/v1/sessions/t/runs"))["runs"]
         await bed.ended(run["run_id"])
-        late = await thread.run("r2", resume=approve(asked[-1]))
-        gone = [{"interruptId": interrupt["id"], "status": "cancelled"}]
-        done = await thread.run("r2", resume=gone)
+        late = await thread.run("r2", resume=approve(first_events[-1]))
+        cancellation = [{"interruptId": interrupt["id"], "status": "cancelled"}]
+        done = await thread.run("r2", resume=cancellation)
 
         assert interrupt["expiresAt"]
         assert late[-1]["code"] == "interrupt_expired"
@@ -228,9 +230,12 @@ async def test_a_client_tools_result_is_awaited_over_crashes_of_hosts(bed: Bed, 
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
-        asked = await thread.ask("r1", "pick_color")
-        assert asked[-1]["outcome"] == {"type": "success", "pendingToolCallIds": ["pick_color-1"]}
-        assert types(asked)[-4:] == [*CALL, "RUN_FINISHED"]
+        first_events = await thread.ask("r1", "pick_color")
+        assert first_events[-1]["outcome"] == {
+            "type": "success",
+            "pendingToolCallIds": ["pick_color-1"],
+        }
+        assert types(first_events)[-4:] == [*CALL, "RUN_FINISHED"]
         assert desk.asked[0][1] == ["refund", "look_up", "pick_color"]
         await bed.crash()
     await bed.start()
@@ -248,7 +253,9 @@ async def test_a_client_tools_result_is_awaited_over_crashes_of_hosts(bed: Bed, 
         assert thread.texts[-1] == "Done: red."
         assert len(desk.asked) == 2
         late = await Thread(web, f"/agui/{app}").run("r1", messages=before[:1])
-        assert [one["content"] for one in late if one["type"] == "TOOL_CALL_RESULT"] == ["red"]
+        assert [event["content"] for event in late if event["type"] == "TOOL_CALL_RESULT"] == [
+            "red"
+        ]
 
 
 async def test_a_new_message_cancels_a_run_that_waits_for_a_tool_result(bed: Bed, app: str) -> None:
@@ -263,7 +270,7 @@ async def test_a_new_message_cancels_a_run_that_waits_for_a_tool_result(bed: Bed
         late = await thread.run("r3")
 
         assert done[-1]["result"] == "You said never mind."
-        assert [one["status"] for one in runs] == ["completed", "cancelled"]
+        assert [run["status"] for run in runs] == ["completed", "cancelled"]
         assert late[-1]["outcome"] == {"type": "cancelled"}
         assert len(desk.asked) == 2
 
@@ -273,10 +280,10 @@ async def test_tools_and_approvals_are_answered_together(bed: Bed, app: str) -> 
     desk = Counter()
     async with web_on(bed, desk.agent(), app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
-        asked = await thread.ask("r1", "refund pick_color")
-        assert asked[-1]["outcome"]["type"] == "interrupt"
+        first_events = await thread.ask("r1", "refund pick_color")
+        assert first_events[-1]["outcome"]["type"] == "interrupt"
         thread.give("pick_color-1")
-        done = await thread.run("r2", resume=approve(asked[-1]))
+        done = await thread.run("r2", resume=approve(first_events[-1]))
 
         assert desk.paid == ["7"]
         assert done[-1]["result"] == "Done: red."
@@ -317,20 +324,20 @@ async def test_a_child_run_is_a_subagent_and_can_interrupt(bed: Bed, app: str) -
 
     async with web_on(bed, {"normal": Above()}, app_name=app) as web:
         thread = Thread(web, f"/agui/{app}")
-        asked = await thread.ask("r1", "go")
-        below = [one for one in asked if one["type"].startswith("SUBAGENT")]
-        [interrupt] = asked[-1]["outcome"]["interrupts"]
-        assert [one["type"] for one in below] == ["SUBAGENT_STARTED", "SUBAGENT_FINISHED"]
+        first_events = await thread.ask("r1", "go")
+        below = [event for event in first_events if event["type"].startswith("SUBAGENT")]
+        [interrupt] = first_events[-1]["outcome"]["interrupts"]
+        assert [event["type"] for event in below] == ["SUBAGENT_STARTED", "SUBAGENT_FINISHED"]
         assert below[0]["name"] == child.type
         assert below[1]["outcome"] == {"type": "suspended", "interruptIds": [interrupt["id"]]}
         assert (interrupt["reason"], interrupt["subagentRunId"]) == (
             "confirmation",
             below[0]["subagentRunId"],
         )
-        done = await thread.run("r2", resume=approve(asked[-1]))
+        done = await thread.run("r2", resume=approve(first_events[-1]))
 
-        ends = [one for one in done if one["type"].startswith("SUBAGENT")]
-        assert [(one["type"], one.get("result")) for one in ends] == [
+        ends = [event for event in done if event["type"].startswith("SUBAGENT")]
+        assert [(event["type"], event.get("result")) for event in ends] == [
             ("SUBAGENT_STARTED", None),
             ("SUBAGENT_FINISHED", True),
         ]
@@ -346,11 +353,11 @@ async def test_the_text_of_a_child_run_stands_between_its_start_and_end(bed: Bed
         late = await Thread(web, f"/agui/{app}").run("r1", messages=thread.messages[:1])
 
         for events in (live, late):
-            said = [one for one in events if "TEXT" in one["type"]]
-            assert "".join(one.get("delta", "") for one in said) == "child: look into it"
-            [began] = [one for one in events if one["type"] == "SUBAGENT_STARTED"]
-            assert {one["subagentRunId"] for one in said} == {began["subagentRunId"]}
-            kinds = [one["type"] for one in events if one["type"] != "CUSTOM"]
+            text_events = [event for event in events if "TEXT" in event["type"]]
+            assert "".join(event.get("delta", "") for event in text_events) == "child: look into it"
+            [began] = [event for event in events if event["type"] == "SUBAGENT_STARTED"]
+            assert {event["subagentRunId"] for event in text_events} == {began["subagentRunId"]}
+            kinds = [event["type"] for event in events if event["type"] != "CUSTOM"]
             assert kinds[1] == "SUBAGENT_STARTED"
             assert kinds[-2:] == ["SUBAGENT_FINISHED", "RUN_FINISHED"]
 
@@ -389,11 +396,11 @@ async def test_an_input_without_a_message_shows_the_conversation(bed: Bed, app: 
             await first.next()
             gate.set()
             look = Thread(web, f"/agui/{app}")
-            shown = await look.run("r-look")
+            events = await look.run("r-look")
         nobody = await Thread(web, f"/agui/{app}", id="nowhere").run("r")
 
-        assert types(shown)[:2] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
-        assert [one for one in look.texts if one != "slow"] == [
+        assert types(events)[:2] == ["RUN_STARTED", "MESSAGES_SNAPSHOT"]
+        assert [text for text in look.texts if text != "slow"] == [
             "hello",
             "echo: hello",
             "echo: slow",
@@ -441,13 +448,13 @@ async def test_only_the_text_of_a_failed_call_is_removed(bed: Bed, app: str) -> 
                         client.show(event["data"])
 
         assert thread.texts == ["hello", "ok", "flaky", "whole"]
-        assert [one for one in look.texts if one != "flaky"] == ["hello", "ok", "whole"]
+        assert [text for text in look.texts if text != "flaky"] == ["hello", "ok", "whole"]
 
 
-def told(events: list[dict[str, Any]]) -> list[Any]:
+def stable_data(events: list[dict[str, Any]]) -> list[Any]:
     """Return events without pieces of texts and instants: a text may come in other pieces."""
-    data = [one["data"] for one in events if "delta" not in one["data"]]
-    return [{key: value for key, value in one.items() if key != "timestamp"} for one in data]
+    data = [event["data"] for event in events if "delta" not in event["data"]]
+    return [{key: value for key, value in fields.items() if key != "timestamp"} for fields in data]
 
 
 async def test_a_reconnected_stream_continues_after_the_last_event(bed: Bed, app: str) -> None:
@@ -458,19 +465,19 @@ async def test_a_reconnected_stream_continues_after_the_last_event(bed: Bed, app
         thread.say("look_up")
         async with thread.stream("r1") as stream:
             whole = await stream.until_end()
-        ids = [one["id"] for one in whole if "id" in one]
+        ids = [event["id"] for event in whole if "id" in event]
         assert len(ids) >= 3
         for id_ in ids:
             async with thread.stream("r1", headers={"last_event_id": id_}) as rest:
-                found = await rest.until_end()
-            place = next(n for n, one in enumerate(whole) if one.get("id") == id_)
-            assert told(found[1:-1]) == told(whole[place + 1 : -1])
+                events = await rest.until_end()
+            index = next(n for n, event in enumerate(whole) if event.get("id") == id_)
+            assert stable_data(events[1:-1]) == stable_data(whole[index + 1 : -1])
         async with thread.stream("r1", headers={"last_event_id": "99:1"}) as other:
-            found = await other.until_end()
+            events = await other.until_end()
         async with thread.stream("r1", headers={"last_event_id": "x"}) as none:
             await none.until_end()
 
-        assert found[-1]["data"]["code"] == "bad_cursor"
+        assert events[-1]["data"]["code"] == "bad_cursor"
         assert (none.answer.status, none.answer.data["code"]) == (400, "bad_cursor")
 
 
@@ -483,8 +490,8 @@ async def test_a_thread_is_visible_to_its_principal_only(bed: Bed) -> None:
         far = await guarded.client("ada", "sessions:own", tenant="acme")
         path = f"/agui/{guarded.app}"
         thread = Thread(ada, path)
-        asked = await thread.ask("r1", "refund")
-        answers = approve(asked[-1])
+        first_events = await thread.ask("r1", "refund")
+        answers = approve(first_events[-1])
         body = thread.body("r2", resume=answers)
         hello = thread.body("r2", messages=[{"id": "u", "role": "user", "content": "hello"}])
         stopped = [await web("POST", path, data) for web in (bob, far) for data in (body, hello)]
@@ -492,7 +499,7 @@ async def test_a_thread_is_visible_to_its_principal_only(bed: Bed) -> None:
         nobody = await guarded.web("POST", path, hello)
         narrow = await (await guarded.client("eve", "cleanup"))("POST", path, hello)
 
-        assert [one.status for one in stopped[:3]] == [404] * 3
+        assert [answer.status for answer in stopped[:3]] == [404] * 3
         assert stopped[0].data["code"] == "unknown_session"
         assert stopped[3].status == 200, "a thread of its own tenant"
         assert [look[1]["messages"] for look in looks] == [[]]
@@ -509,7 +516,7 @@ async def test_threads_that_do_not_exist_are_refused(bed: Bed, app: str) -> None
         await thread.ask("r1", "hello")
         await web("DELETE", "/v1/sessions/t")
         hello = thread.messages[:1]
-        gone = await web("POST", thread.path, thread.body("r2"))
+        deleted_answer = await web("POST", thread.path, thread.body("r2"))
         body = Thread(web, "", id="n", messages=hello).body("r2")
         apps = [await web("POST", f"/agui/{name}", body) for name in ("nobodys", "a%2Fb")]
         mode = await web("POST", f"{thread.path}?mode=odd", body)
@@ -523,9 +530,9 @@ async def test_threads_that_do_not_exist_are_refused(bed: Bed, app: str) -> None
             "POST", thread.path, Thread(web, "", id="l").body("r", messages=large)
         )
 
-        assert (gone.status, gone.data["code"]) == (410, "session_deleted")
+        assert (deleted_answer.status, deleted_answer.data["code"]) == (410, "session_deleted")
         assert apps[0].data["code"] == "unserved"
-        assert [one.status for one in apps] == [404, 422]
+        assert [answer.status for answer in apps] == [404, 422]
         assert (mode.status, mode.data["code"]) == (422, "unknown_mode")
         assert long.status == 422
         assert (too_large.status, too_large.data["code"]) == (413, "too_large")
@@ -605,7 +612,7 @@ async def test_without_its_extra_the_endpoints_error_names_the_package(
     bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other endpoints of the API exist."""
-    for name in [one for one in sys.modules if one.startswith("compose._web.agui.")]:
+    for name in [module for module in sys.modules if module.startswith("compose._web.agui.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ag_ui.core", None)
     async with web_on(bed, Echo().agent(), app_name=app) as web:

@@ -37,9 +37,9 @@ async def opened(runtime: Runtime, run_id: RunId, *, count: int = 1) -> list[App
     Other tests leave requests in the schema.
     """
     async with asyncio.timeout(20):
-        while len(found := await runtime.approvals.open(run_id=run_id)) != count:  # noqa: ASYNC110
+        while len(requests := await runtime.approvals.open(run_id=run_id)) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    return found
+    return requests
 
 
 @pytest.mark.parametrize("is_approved", [True, False], ids=["approved", "denied"])
@@ -265,14 +265,14 @@ async def test_the_oldest_request_is_listed_first(bed: Bed) -> None:
         runs.append(await bed.submit(agent, n))
         await opened(bed.runtime, runs[-1])
 
-    found = await bed.runtime.approvals.open(limit=10_000)
-    mine = [one for one in found if one.run_id in runs]
+    requests = await bed.runtime.approvals.open(limit=10_000)
+    mine = [request for request in requests if request.run_id in runs]
 
-    assert [one.run_id for one in mine] == runs
-    assert [one.since for one in found] == sorted(one.since for one in found)
+    assert [request.run_id for request in mine] == runs
+    assert [request.since for request in requests] == sorted(request.since for request in requests)
     assert len(await bed.runtime.approvals.open(limit=2)) == 2
-    for one in mine:
-        await bed.runtime.cancel(one.run_id)  # type: ignore[arg-type]
+    for request in mine:
+        await bed.runtime.cancel(request.run_id)  # type: ignore[arg-type]
 
 
 async def test_several_requests_of_one_run(bed: Bed) -> None:
@@ -330,13 +330,13 @@ async def test_the_request_of_a_cancelled_run_is_removed(bed: Bed) -> None:
 
 async def test_waiting_for_a_person_is_no_cycle(bed: Bed) -> None:
     """Two agents wait for each other, and one of them also for a person: no cycle is reported."""
-    left, right = bed.name(), bed.name()
+    left_agent, right_agent = bed.name(), bed.name()
     asking: list[RunId] = []
 
     async def first(ctx: RunContext, inbox: list[Message]) -> object:
         if inbox[0].reply_to is not None:
             return "too late to ask"
-        return (await ctx.ask(right, "q", timeout=15)).kind.value
+        return (await ctx.ask(right_agent, "q", timeout=15)).kind.value
 
     async def second(ctx: RunContext, inbox: list[Message]) -> object:
         asking.append(ctx.run_id)
@@ -347,15 +347,15 @@ async def test_waiting_for_a_person_is_no_cycle(bed: Bed) -> None:
                 raise ValueError("denied")
 
         try:
-            await ctx.gather(ctx.ask(left, "q", timeout=60), decided())
+            await ctx.gather(ctx.ask(left_agent, "q", timeout=60), decided())
         except ValueError:
             return "told"
         return "never"
 
-    for agent in (Acting(left, first), Acting(right, second)):
+    for agent in (Acting(left_agent, first), Acting(right_agent, second)):
         bed.agents[agent.id] = agent
         await bed.runtime.register(agent)
-    run_id = await bed.submit(left, retry_policy=RetryPolicy(max_retries=0))
+    run_id = await bed.submit(left_agent, retry_policy=RetryPolicy(max_retries=0))
     await bed.until(lambda: asking)
     (request,) = await opened(bed.runtime, asking[0])
     await bed.runtime.approvals.decide(request.id, approve=False, by="Alex")

@@ -29,10 +29,10 @@ async def test_a_tool_keeps_large_bytes_of_its_agent_beside_the_log(bed: Bed) ->
         return [*await artifact_store().read(artifact, offset=offset, limit=3)]
 
     async def body(ctx: RunContext) -> list[Any]:
-        found = await ctx.tool("scan")
-        assert found.artifact_ref is not None
-        read = await ctx.step("part", part, found.artifact_ref, 400_001)
-        return [found.text, found.structured, found.artifact_ref, read]
+        scan_result = await ctx.tool("scan")
+        assert scan_result.artifact_ref is not None
+        read = await ctx.step("part", part, scan_result.artifact_ref, 400_001)
+        return [scan_result.text, scan_result.structured, scan_result.artifact_ref, read]
 
     values = await bed.live_and_replayed(body, tools=[Tool(name="scan", description="", run=scan)])
     [agent] = bed.agents

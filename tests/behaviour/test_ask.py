@@ -38,10 +38,10 @@ def _seen(outcome: AskOutcome) -> list[Any]:
 @pytest.mark.item(32, 85, 86, 87, 88, 89, 92, 244)
 async def test_a_question_is_replied_to(bed: Bed) -> None:
     """The target sees the asker. The answer comes with the target's run and the end of its log."""
-    seen: list[Message] = []
+    questions: list[Message] = []
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> None:
-        seen.extend(inbox)
+        questions.extend(inbox)
         await echo(ctx, inbox)
 
     target = await bed.serve(answer)
@@ -57,8 +57,8 @@ async def test_a_question_is_replied_to(bed: Bed) -> None:
     assert outcome.handle is not None
     assert (await bed.row(outcome.handle)).agent_id == target  # type: ignore[arg-type]
     assert outcome.last_seq >= 1
-    assert seen[0].reply_to == run_id
-    assert seen[0].correlation_id == seen[0].id
+    assert questions[0].reply_to == run_id
+    assert questions[0].correlation_id == questions[0].id
     kinds = await bed.kinds(run_id)
     assert (kinds.count(K.ASK_SENT), kinds.count(K.ASK_REPLIED)) == (1, 1)
 
@@ -162,10 +162,10 @@ async def test_a_late_reply_changes_nothing(bed: Bed) -> None:
     run_id = await bed.submit(await bed.serve(act))
     await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
     async with asyncio.timeout(20):
-        while not (found := await bed.runtime.store.lists.runs(agent=target)):  # noqa: ASYNC110
+        while not (rows := await bed.runtime.store.lists.runs(agent=target)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await bed.runtime.signal(found[0].run_id, "go")
-    await bed.ended(found[0].run_id)
+    await bed.runtime.signal(rows[0].run_id, "go")
+    await bed.ended(rows[0].run_id)
     [answer] = await bed.runtime.store.reads.answers(run_id)
     assert (answer.status, answer.result) == ("replied", "late")
     await bed.restart()
@@ -259,10 +259,10 @@ async def test_bad_questions(bed: Bed) -> None:
 @pytest.mark.item(85)
 async def test_one_question_with_one_key(bed: Bed) -> None:
     """The target gets the repeated ask once, and both asks get its answer."""
-    seen: list[str] = []
+    message_ids: list[str] = []
 
     async def answer(ctx: RunContext, inbox: list[Message]) -> None:
-        seen.extend(message.id for message in inbox)
+        message_ids.extend(message.id for message in inbox)
         await echo(ctx, inbox)
 
     target = await bed.serve(answer)
@@ -274,7 +274,7 @@ async def test_one_question_with_one_key(bed: Bed) -> None:
         return [first.result, second.result]
 
     assert await bed.play(act) == [{"echo": 1}, {"echo": 1}]
-    assert len(set(seen)) == 1
+    assert len(set(message_ids)) == 1
 
 
 @pytest.mark.item(85)
@@ -346,7 +346,7 @@ async def test_a_cycle_of_independent_runs_fails(bed: Bed) -> None:
     rows = [await bed.ended(run_id) for run_id in runs]
     assert RunStatus.FAILED in {row.status for row in rows}
     assert problems
-    assert all(found == sorted(map(str, agents)) for found in problems)
+    assert all(problem == sorted(map(str, agents)) for problem in problems)
 
 
 @pytest.mark.item(85)
@@ -368,13 +368,13 @@ async def test_a_cycle_that_a_scan_finds(bed: Bed) -> None:
     if bed.drops:
         await bed.seen(run_id, K.RUN_SUSPENDED)
     result = asyncio.ensure_future(bed.result(run_id))
-    found = WaitCycle(run_id, agent, "0", (agent, target))
+    cycle = WaitCycle(run_id, agent, "0", (agent, target))
 
     def scanned() -> (
         bool
     ):  # a hint may come while the host has just lost the shard: a scan repeats it
         if not result.done():
-            bed.runtime._host.worker.intake.fail_cycle(found)
+            bed.runtime._host.worker.intake.fail_cycle(cycle)
         return result.done()
 
     await bed.until(scanned)
@@ -455,8 +455,8 @@ async def test_a_reply_before_the_time_limit_is_recorded_is_the_answer(
     assert status is (RunStatus.FAILED if fails else RunStatus.COMPLETED)
     assert await bed.result(asker) == ["replied", "the reply", running[0]]
     assert K.ASK_TIMEOUT not in await bed.kinds(asker)
-    left = await bed.runtime.store.reads.answers(asker)  # the end of a child is recorded, too
-    assert "replied" not in [answer.status for answer in left]
+    answers = await bed.runtime.store.reads.answers(asker)  # the end of a child is recorded, too
+    assert "replied" not in [answer.status for answer in answers]
 
 
 async def test_of_a_run_that_replied_and_ended_the_reply_is_asked_for_again(bed: Bed) -> None:
@@ -510,4 +510,4 @@ async def test_limits_that_fall_near_the_reply(bed: Bed) -> None:
     targets = [await bed.serve(answer) for _ in range(60)]
     outcomes = await bed.result(await bed.submit(await bed.serve(act)))
 
-    assert all(said in (["replied", "the reply"], ["timed_out", None]) for said in outcomes)
+    assert all(outcome in (["replied", "the reply"], ["timed_out", None]) for outcome in outcomes)

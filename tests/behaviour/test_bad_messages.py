@@ -39,8 +39,8 @@ async def batch(
     for n, payload in enumerate(payloads):
         await bed.runtime.send(agent, payload, sender=f"client:s{n % SENDERS}")
     bed.agents = served
-    for one in served.values():
-        await bed.runtime.register(one)
+    for served_agent in served.values():
+        await bed.runtime.register(served_agent)
     return agent
 
 
@@ -78,38 +78,38 @@ async def letters(bed: Bed, agent: AgentId) -> list[DeadLetter]:
 PAYLOADS = [f"m{n}" for n in range(12)]
 
 
-@pytest.mark.parametrize("place", [0, 5, 11], ids=["first", "middle", "last"])
-async def test_one_bad_message_is_given_up_alone(bed: Bed, place: int) -> None:
+@pytest.mark.parametrize("index", [0, 5, 11], ids=["first", "middle", "last"])
+async def test_one_bad_message_is_given_up_alone(bed: Bed, index: int) -> None:
     """Only the bad message counts its retries.
 
     The others are handled once each; its sender's wait for it.
     """
-    seen = bed.world.order
-    bad = f"m{place}"
+    order = bed.world.order
+    bad = f"m{index}"
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         payloads = [str(message.payload) for message in inbox]
         if bad in payloads:
-            seen.append(f"{bad} fails with {len(payloads)}")
+            order.append(f"{bad} fails with {len(payloads)}")
             raise RetryAfter(0.01, f"{bad} is bad")
-        await ctx.step("see", seen.extend, payloads)
+        await ctx.step("see", order.extend, payloads)
 
     agent = await batch(bed, act, PAYLOADS)
     rows = await all_over(bed, agent, len(PAYLOADS))
 
-    assert seen.count(f"{bad} fails with 12") == 1
-    assert seen.count(f"{bad} fails with 1") == 4
-    handled = [one for one in seen if "fails" not in one]
+    assert order.count(f"{bad} fails with 12") == 1
+    assert order.count(f"{bad} fails with 1") == 4
+    handled = [entry for entry in order if "fails" not in entry]
     assert handled == [payload for payload in PAYLOADS if payload != bad]
-    behind = PAYLOADS[place + SENDERS :: SENDERS]
-    last_failure = len(seen) - 1 - seen[::-1].index(f"{bad} fails with 1")
-    assert all(seen.index(payload) > last_failure for payload in behind)
+    behind = PAYLOADS[index + SENDERS :: SENDERS]
+    last_failure = len(order) - 1 - order[::-1].index(f"{bad} fails with 1")
+    assert all(order.index(payload) > last_failure for payload in behind)
     [letter] = await letters(bed, agent)
     assert (letter.message.payload, letter.reason) == (bad, "max_retries")
     assert letter.last_error.endswith(f"{bad} is bad")
-    assert letter.attempts == (5 if place == 0 else 4)
+    assert letter.attempts == (5 if index == 0 else 4)
     assert [row.attempt for row in rows if row.status is RunStatus.COMPLETED] == [
-        2 if place and n == 0 else 1 for n in range(11)
+        2 if index and n == 0 else 1 for n in range(11)
     ]
 
 
@@ -118,22 +118,22 @@ async def test_an_error_that_is_final_at_once_ends_one_message_only(
     bed: Bed, error: type[Exception]
 ) -> None:
     """The messages are split into runs before any of them is given up, or counted as handled."""
-    seen = bed.world.order
+    order = bed.world.order
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         payloads = [str(message.payload) for message in inbox]
         if "m4" in payloads:
             raise error("m4 is bad")
-        await ctx.step("see", seen.extend, payloads)
+        await ctx.step("see", order.extend, payloads)
 
     agent = await batch(bed, act, PAYLOADS)
     rows = await all_over(bed, agent, len(PAYLOADS))
 
-    assert seen == [payload for payload in PAYLOADS if payload != "m4"]
+    assert order == [payload for payload in PAYLOADS if payload != "m4"]
     [failed] = [row for row in rows if row.status is not RunStatus.COMPLETED]
     assert failed.attempt == 1
-    found = [(letter.message.payload, letter.reason) for letter in await letters(bed, agent)]
-    assert found == ([("m4", "explicit")] if error is TerminalError else [])
+    dead_letters = [(letter.message.payload, letter.reason) for letter in await letters(bed, agent)]
+    assert dead_letters == ([("m4", "explicit")] if error is TerminalError else [])
 
 
 async def test_what_the_failed_attempt_had_not_committed_is_dropped(bed: Bed) -> None:
@@ -186,13 +186,13 @@ async def test_a_child_that_the_failed_attempt_had_not_committed_is_dropped(bed:
 
 async def test_a_crash_after_the_split_changes_nothing(bed: Bed) -> None:
     """The released messages are rows; the run that failed goes on with the message it kept."""
-    seen = bed.world.order
+    order = bed.world.order
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         payloads = [str(message.payload) for message in inbox]
         if len(payloads) > 1:
             raise RetryAfter(0.2, "too many")
-        await ctx.step("see", seen.extend, payloads)
+        await ctx.step("see", order.extend, payloads)
 
     agent = await batch(bed, act, PAYLOADS)
     row = await first_run(bed, agent)
@@ -203,7 +203,7 @@ async def test_a_crash_after_the_split_changes_nothing(bed: Bed) -> None:
 
     assert failed.payload["kept"] == 1
     assert [item.message.payload for item in waiting if item.alone] == PAYLOADS[1:]
-    assert seen == PAYLOADS
+    assert order == PAYLOADS
     assert await bed.kinds(row.run_id) == [
         "run.started",
         *["msg.received"] * 12,
@@ -228,10 +228,10 @@ async def test_a_run_that_started_an_effect_is_not_split(bed: Bed) -> None:
 
     assert row.status is RunStatus.FAILED
     assert bed.world.count == {"m0": 1, "m1": 1, "m2": 1}
-    found = await letters(bed, agent)
-    assert [letter.message.payload for letter in found] == PAYLOADS
-    told = "m2 is bad (given up with 11 other message(s) of its run)"
-    assert {letter.last_error for letter in found} == {told}
+    dead_letters = await letters(bed, agent)
+    assert [letter.message.payload for letter in dead_letters] == PAYLOADS
+    last_error = "m2 is bad (given up with 11 other message(s) of its run)"
+    assert {letter.last_error for letter in dead_letters} == {last_error}
 
 
 async def test_a_run_with_an_interrupted_effect_is_not_split(bed: Bed) -> None:
@@ -251,13 +251,13 @@ async def test_a_run_with_an_interrupted_effect_is_not_split(bed: Bed) -> None:
 
 async def test_redriving_the_run_that_kept_the_bad_message_takes_that_one_only(bed: Bed) -> None:
     """The released messages were handled by other runs and are not handled again."""
-    seen, broken = bed.world.order, [True]
+    order, broken = bed.world.order, [True]
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         payloads = [str(message.payload) for message in inbox]
         if broken[0] and "m0" in payloads:
             raise TerminalError("m0 is bad")
-        await ctx.step("see", seen.extend, payloads)
+        await ctx.step("see", order.extend, payloads)
 
     agent = await batch(bed, act, PAYLOADS)
     rows = await all_over(bed, agent, len(PAYLOADS))
@@ -265,7 +265,7 @@ async def test_redriving_the_run_that_kept_the_bad_message_takes_that_one_only(b
     again = await bed.runtime.redrive_run(rows[0].run_id)
     await bed.result(again)
 
-    assert seen == [*PAYLOADS[1:], "m0"]
+    assert order == [*PAYLOADS[1:], "m0"]
     assert await letters(bed, agent) == []
 
 

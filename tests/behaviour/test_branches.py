@@ -36,15 +36,15 @@ async def test_gather_runs_at_the_same_time_and_keeps_the_order(bed: Bed) -> Non
     """Results have the order of the branches, whichever ends first; the same on replay."""
 
     async def body(ctx: RunContext) -> object:
-        seen: list[str] = []
+        order: list[str] = []
 
         async def branch(name: str, rounds: int) -> str:
             value: str = await ctx.step(name, _slow(bed, rounds), name)
-            seen.append(value)
+            order.append(value)
             return value
 
         values = await ctx.gather(branch("a", 20), branch("b", 10), branch("c", 1))
-        return [values, seen, await ctx.gather()]
+        return [values, order, await ctx.gather()]
 
     values = await bed.live_and_replayed(body)
     assert values[0] == [["a", "b", "c"], ["c", "b", "a"], []]

@@ -38,13 +38,13 @@ def _each(bed: Bed) -> int:
 async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
     """They send at once. The receiver fails, is retried, and moves to another host meanwhile."""
     senders, each = 10, _each(bed)
-    seen: set[object] = set()
+    handled_payloads: set[object] = set()
 
     async def hear(ctx: RunContext, inbox: list[Message]) -> None:
-        if bed.world.count["failures"] < 1 and len(seen) > each:
+        if bed.world.count["failures"] < 1 and len(handled_payloads) > each:
             bed.world.count["failures"] += 1
             raise RetryAfter(0.01)
-        seen.update(str(m.payload) for m in inbox)
+        handled_payloads.update(str(m.payload) for m in inbox)
 
     target = await bed.serve(hear)
 
@@ -57,10 +57,11 @@ async def test_ten_agents_send_to_one_in_order(bed: Bed) -> None:
     for sender in range(senders):
         await bed.submit(await bed.serve(tell), sender)
     await bed.until(
-        lambda: len(seen) > 2 * each and bed.world.count["failures"], limit_s=MANY_LIMIT_S
+        lambda: len(handled_payloads) > 2 * each and bed.world.count["failures"],
+        limit_s=MANY_LIMIT_S,
     )
     await bed.restart()
-    await bed.until(lambda: len(seen) == senders * each, limit_s=MANY_LIMIT_S)
+    await bed.until(lambda: len(handled_payloads) == senders * each, limit_s=MANY_LIMIT_S)
     await all_done(bed, target)
     payloads = [str(m.payload) for m in await received(bed, target)]
     for sender in range(senders):
@@ -83,15 +84,17 @@ async def test_ten_external_clients_send_to_one_in_order(bed: Bed) -> None:
         async with asyncio.TaskGroup() as group:
             for n in range(publishers):
                 mine = [{"n": f"{n}:{i}"} for i in range(each)]
-                group.create_task(crm.named(f"p{n}").send_all(agent, mine))
+                group.create_task(crm.with_name(f"p{n}").send_all(agent, mine))
             await bed.until(lambda: len(got) > each, limit_s=MANY_LIMIT_S)
             await bed.restart()
-        await bed.until(lambda: len({str(one) for one in got}) == total, limit_s=MANY_LIMIT_S)
+        await bed.until(
+            lambda: len({str(payload) for payload in got}) == total, limit_s=MANY_LIMIT_S
+        )
         await all_done(bed, agent)
-    found = await received(bed, agent)
-    assert len(found) == total
+    messages = await received(bed, agent)
+    assert len(messages) == total
     for n in range(publishers):
-        payloads = [m.payload for m in found if m.sender == f"ext:p{n}"]
+        payloads = [m.payload for m in messages if m.sender == f"ext:p{n}"]
         assert payloads == [{"n": f"{n}:{i}"} for i in range(each)]
 
 
@@ -129,7 +132,7 @@ async def test_a_known_id_is_dropped_whenever_it_comes(bed: Bed) -> None:
             await crm.send(agent, {"n": 1}, id="same")
         await bed.until(lambda: got)
         await crm.send(agent, {"n": 1}, id="same")
-        await crm.named("erp").send(agent, {"n": 2}, id="same")
+        await crm.with_name("erp").send(agent, {"n": 2}, id="same")
         await bed.until(lambda: len(got) == 2)
         await all_done(bed, agent)
         await bed.restart()
@@ -157,7 +160,7 @@ async def test_submitting_and_publishing_at_once_to_a_dormant_agent(bed: Bed) ->
             [message] = await bed.log(run_id, K.MSG_RECEIVED)
             assert f"submitted {n}" in str(message.payload)
             await bed.until(lambda: len(got) == 2 * n + 2)  # noqa: B023
-    assert len({str(one) for one in got}) == 2 * each
+    assert len({str(payload) for payload in got}) == 2 * each
     await all_done(bed, agent)
     payloads = [str(m.payload) for m in await received(bed, agent)]
     assert len(set(payloads)) == len(payloads) == 2 * each
@@ -200,8 +203,8 @@ def _neighbours(type_: str) -> tuple[AgentId, AgentId]:
     """Return two agents of one partition."""
     slow = AgentId(type_, "slow")
     keys = (AgentId(type_, f"k{n}") for n in range(1000))
-    place = partition_hash(slow) % PARTITIONS
-    return slow, next(a for a in keys if partition_hash(a) % PARTITIONS == place)
+    partition = partition_hash(slow) % PARTITIONS
+    return slow, next(a for a in keys if partition_hash(a) % PARTITIONS == partition)
 
 
 @pytest.mark.nats

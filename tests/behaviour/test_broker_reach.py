@@ -71,7 +71,7 @@ async def test_whole_types_and_single_agents_get_messages_alike(bed: Bed) -> Non
 
         async def has_all_consumers() -> bool:
             names = await crm.ask(f"CONSUMER.NAMES.{crm.subjects.stream('MAIL')}", {})
-            own = [one for one in names["consumers"] if f"-{bed._prefix[:8]}-" in one]
+            own = [name for name in names["consumers"] if f"-{bed._prefix[:8]}-" in name]
             return len(own) == PARTITIONS + 1 + PARTITIONS  # the consumers of topics
 
         await eventually(has_all_consumers)
@@ -125,8 +125,8 @@ async def test_messages_for_an_unserved_type_wait(bed: Bed) -> None:
         await bed.until(lambda: len(got) == 6)
         await crm.send(target, {"n": 3})
         await bed.until(lambda: len(got) == 7)
-    assert [one for one in got if isinstance(one, int)] == [*range(3)]
-    assert [one for one in got if isinstance(one, dict)] == [{"n": n} for n in range(4)]
+    assert [payload for payload in got if isinstance(payload, int)] == [*range(3)]
+    assert [payload for payload in got if isinstance(payload, dict)] == [{"n": n} for n in range(4)]
 
 
 @pytest.mark.nats
@@ -148,8 +148,8 @@ async def test_messages_for_an_unserved_type_become_rows(bed: Bed) -> None:
             return await store.lists.pending_count(target) == 3
 
         await eventually(is_read)
-        held = {lease.shard for lease in bed.runtime._host.worker.held.leases}
-        assert undeclared_shard(target.type) in held
+        held_shards = {lease.shard for lease in bed.runtime._host.worker.held.leases}
+        assert undeclared_shard(target.type) in held_shards
         await crm.send(target, {"n": 3})
         await bed.runtime.register(Acting(target, noting(got)))
         await crm.send(target, {"n": 4})

@@ -52,7 +52,7 @@ async def test_model_calls_at_once_are_counted_exactly(bed: Bed) -> None:
     """Branches start more calls at once than the budget allows: only the allowed number executes."""
     model = greeter()
 
-    async def one(ctx: RunContext, n: int) -> bool:
+    async def call_model(ctx: RunContext, n: int) -> bool:
         try:
             await ctx.llm(f"q{n}")
         except BudgetExhaustedError:
@@ -61,7 +61,7 @@ async def test_model_calls_at_once_are_counted_exactly(bed: Bed) -> None:
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         del inbox
-        return sum(await ctx.gather(*(one(ctx, n) for n in range(5))))
+        return sum(await ctx.gather(*(call_model(ctx, n) for n in range(5))))
 
     agent = await bed.serve(act, model=model)
     run_id = await bed.submit(agent, execution_budget=ExecutionBudget(max_turns=2))
@@ -110,12 +110,12 @@ async def test_an_answer_is_limited_to_what_the_budget_leaves(
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         del inbox
-        said = [(await ctx.llm("a")).text, (await ctx.generate("b", session="s")).text]
+        texts = [(await ctx.llm("a")).text, (await ctx.generate("b", session="s")).text]
         await ctx.step("mark", bed.world.do, "mark")
         await ctx.sleep_until_signal("go")
-        said.append((await ctx.llm("c", options=GenerationOptions(max_tokens=3))).text)
+        texts.append((await ctx.llm("c", options=GenerationOptions(max_tokens=3))).text)
         after.append((await ctx.join(await ctx.spawn(child, 1))).status)
-        return said
+        return texts
 
     agent = await bed.serve(act, model=model)
     run_id = await bed.submit(agent, execution_budget=ExecutionBudget(max_tokens=most))
@@ -126,7 +126,9 @@ async def test_an_answer_is_limited_to_what_the_budget_leaves(
 
     is_refused = limits[-1] is None
     assert after[-1] == (RunStatus.FAILED if is_refused else RunStatus.COMPLETED)
-    assert [one.options.max_tokens for one in model.asked] == limits[: 3 if is_refused else 4]
+    assert [request.options.max_tokens for request in model.asked] == limits[
+        : 3 if is_refused else 4
+    ]
     recorded = [entry.payload.get("max_tokens") for entry in await bed.log(run_id, K.LLM_CALL)]
     assert recorded == [*limits[:2], None]
 

@@ -75,20 +75,20 @@ def contexts() -> dict[str, ContextConfig | None]:
     }
     return {
         "default": None,
-        **{name: ContextConfig(StoreHistory(), one) for name, one in budgets.items()},
+        **{name: ContextConfig(StoreHistory(), budget) for name, budget in budgets.items()},
     }
 
 
 def lines_of(question: int) -> list[Line]:
     """Return the answers of the model to a question."""
     calls = range(question * LOOK_UPS, (question + 1) * LOOK_UPS)
-    asked = [ToolCall(id=f"c{n}", name="look_up", arguments={"n": n}) for n in calls]
-    return [*asked, "that is all I found " * 10]
+    tool_calls = [ToolCall(id=f"c{n}", name="look_up", arguments={"n": n}) for n in calls]
+    return [*tool_calls, "that is all I found " * 10]
 
 
 def breaks(requests: list[Asked]) -> int:
     """Return the number of requests that do not begin with the whole request before them."""
-    texts = [[turn.model_dump_json() for turn in one.messages] for one in requests]
+    texts = [[turn.model_dump_json() for turn in request.messages] for request in requests]
     return sum(after[: len(before)] != before for before, after in itertools.pairwise(texts))
 
 

@@ -83,8 +83,8 @@ def _calls(ctx: RunContext, inbox: list[Message]) -> dict[str, Callable[[], Awai
 
 
 def _verbs(prefix: str, owner: type) -> set[str]:
-    found = inspect.getmembers(owner, inspect.iscoroutinefunction)
-    return {f"{prefix}{name}" for name, _ in found if not name.startswith("_")}
+    members = inspect.getmembers(owner, inspect.iscoroutinefunction)
+    return {f"{prefix}{name}" for name, _ in members if not name.startswith("_")}
 
 
 async def test_every_verb_is_refused_inside_a_step(bed: Bed) -> None:

@@ -285,6 +285,8 @@ async def test_a_cancel_that_the_store_could_not_write_is_tried_again(
     await bed.runtime.cancel(run_id, reason="enough")
     await _is_cancelled(bed, run_id)
     assert faults.struck
-    told = [record for record in caplog.records if record.name == "callboard.worker"]
-    assert [record.levelname for record in told if "cancel" in record.message] == ["WARNING"]
+    worker_records = [record for record in caplog.records if record.name == "callboard.worker"]
+    assert [record.levelname for record in worker_records if "cancel" in record.message] == [
+        "WARNING"
+    ]
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -62,7 +62,7 @@ async def test_what_waits_return_is_not_what_is_recorded(bed: Bed) -> None:
         child = await ctx.spawn(other, ITEMS)
         received = await ctx.receive()
         assert received is not None
-        found = [
+        results = [
             spoiled(inbox[0].payload),
             spoiled(received.payload),
             spoiled(await ctx.sleep_until_signal("go")),
@@ -73,7 +73,7 @@ async def test_what_waits_return_is_not_what_is_recorded(bed: Bed) -> None:
             spoiled(await ctx.step("s", lambda: ITEMS)),
         ]
         await ctx.step("mark", bed.world.do, "mark")
-        return [found, await ctx.sleep_until_signal("again")]
+        return [results, await ctx.sleep_until_signal("again")]
 
     bed.agents[other] = served = Acting(other, echo)
     await bed.runtime.register(served)
@@ -98,11 +98,11 @@ async def test_what_was_handed_in_is_recorded_as_it_was(bed: Bed) -> None:
     target = await bed.serve(keep)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
-        given: Any = inbox[0].payload
-        await ctx.step("s", spoiled, given)
-        await ctx.send(target, given)
-        await ctx.state.set("k", given)
-        spoiled(given)
+        payload: Any = inbox[0].payload
+        await ctx.step("s", spoiled, payload)
+        await ctx.send(target, payload)
+        await ctx.state.set("k", payload)
+        spoiled(payload)
         return await ctx.state.get("k")
 
     agent = await bed.serve(act)
@@ -122,7 +122,7 @@ async def test_each_waiter_gets_a_result_of_its_own(bed: Bed) -> None:
     run_id = await bed.submit(await bed.serve(act))
     results = await asyncio.gather(bed.result(run_id), bed.result(run_id))
 
-    assert [spoiled(one) for one in results] == [ITEMS, ITEMS]
+    assert [spoiled(result) for result in results] == [ITEMS, ITEMS]
 
 
 @pytest.mark.parametrize("retention", [HistoryRetention.NONE, HistoryRetention.PERMANENT])
@@ -147,7 +147,12 @@ async def test_turns_that_are_changed_in_place_are_shown_as_they_were(
     )
 
     assert await bed.result(await bed.submit(agent)) == "two"
-    assert [one.text for one in model.asked[-1].messages] == ["first", "one", "noted", "last"]
+    assert [message.text for message in model.asked[-1].messages] == [
+        "first",
+        "one",
+        "noted",
+        "last",
+    ]
 
 
 async def test_what_guards_and_tools_change_in_place_is_not_what_is_shown_or_approved(

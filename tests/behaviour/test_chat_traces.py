@@ -71,7 +71,7 @@ async def _served(bed: Bed) -> AgentId:
     return agent.id
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     """Return the attributes of a span."""
     return dict(span.attributes or {})
 
@@ -88,7 +88,7 @@ async def _chatted(bed: Bed, **settings: Any) -> tuple[Backend, RunId]:
     backend = await _told_bed(bed, **settings)
     run_id = await bed.submit(await _served(bed), CANARY)
     await bed.result(run_id)
-    await backend.told(bed, run_id)
+    await backend.root_span(bed, run_id)
     return backend, run_id
 
 
@@ -96,37 +96,41 @@ async def _chatted(bed: Bed, **settings: Any) -> tuple[Backend, RunId]:
 async def test_a_chat_has_spans_of_its_calls_and_tools(bed: Bed) -> None:
     """One span for each of: the run, two calls, the tool, and the summary below its call."""
     backend, run_id = await _chatted(bed)
-    root = backend.one("invoke_agent", run_id)
-    turns = {span.context.span_id for span in backend.named("runtime.turn") if span.context}
-    first, second = backend.named("chat gpt-9")
-    summary, tool = backend.one("chat writer-1"), backend.one("execute_tool")
+    root = backend.span_named("invoke_agent", run_id)
+    turns = {span.context.span_id for span in backend.spans_named("runtime.turn") if span.context}
+    first, second = backend.spans_named("chat gpt-9")
+    summary, tool = backend.span_named("chat writer-1"), backend.span_named("execute_tool")
 
     assert len(backend.spans) == 5 + len(turns)
     assert first.context is not None
     assert summary.parent is not None
     assert summary.parent.span_id == first.context.span_id
     assert {span.parent.span_id for span in (first, second, tool) if span.parent} <= turns
-    assert {said(span)["gen_ai.operation.name"] for span in (first, second, summary)} == {"chat"}
+    assert {attributes_of(span)["gen_ai.operation.name"] for span in (first, second, summary)} == {
+        "chat"
+    }
     assert (first.kind, summary.kind, tool.kind) == (
         SpanKind.CLIENT,
         SpanKind.CLIENT,
         SpanKind.INTERNAL,
     )
-    told = (root, first, second, summary, tool)
-    assert {said(span)["gen_ai.conversation.id"] for span in told} == {"letters"}
-    assert {said(span)["gen_ai.agent.name"] for span in told} == {said(root)["gen_ai.agent.name"]}
-    chat = said(second)
+    spans = (root, first, second, summary, tool)
+    assert {attributes_of(span)["gen_ai.conversation.id"] for span in spans} == {"letters"}
+    assert {attributes_of(span)["gen_ai.agent.name"] for span in spans} == {
+        attributes_of(root)["gen_ai.agent.name"]
+    }
+    chat = attributes_of(second)
     assert chat["gen_ai.provider.name"] == "openai"
     assert chat["gen_ai.request.model"] == "gpt-9"
     assert chat["gen_ai.usage.input_tokens"] == 40
     assert chat["gen_ai.usage.cache_read.input_tokens"] == 30
     assert chat["gen_ai.usage.output_tokens"] == 3
-    assert said(tool)["gen_ai.tool.name"] == "look_up"
-    assert said(tool)["gen_ai.tool.call.id"] == "c-17"
+    assert attributes_of(tool)["gen_ai.tool.name"] == "look_up"
+    assert attributes_of(tool)["gen_ai.tool.call.id"] == "c-17"
     assert CANARY not in "".join(span.to_json() for span in backend.spans)
-    known = {name for name in vars(gen_ai_attributes).values() if isinstance(name, str)}
-    names = {name for span in told for name in said(span) if name.startswith("gen_ai.")}
-    assert names <= known
+    standard_names = {name for name in vars(gen_ai_attributes).values() if isinstance(name, str)}
+    names = {name for span in spans for name in attributes_of(span) if name.startswith("gen_ai.")}
+    assert names <= standard_names
 
 
 @pytest.mark.item(483)
@@ -137,7 +141,7 @@ async def test_the_receipt_of_a_window_is_an_event(bed: Bed) -> None:
     A summary has no event.
     """
     backend, _ = await _chatted(bed)
-    first, second = backend.named("chat gpt-9")
+    first, second = backend.spans_named("chat gpt-9")
 
     [event] = first.events
     assert event.name == "callboard.window"
@@ -148,7 +152,7 @@ async def test_the_receipt_of_a_window_is_an_event(bed: Bed) -> None:
     assert all(parts)
     assert window["callboard.window.tokens"] == sum(parts)
     assert dict(second.events[0].attributes or {})["callboard.window.cut"] == 5
-    assert not backend.one("chat writer-1").events
+    assert not backend.span_named("chat writer-1").events
 
 
 @pytest.mark.item(483)
@@ -170,9 +174,9 @@ async def test_the_event_has_the_window_that_was_answered(bed: Bed) -> None:
     await bed.runtime.history.append_many(agent, early, session_id="main")
     run_id = await bed.submit(agent)
     assert await bed.result(run_id) == "fine"
-    await backend.told(bed, run_id)
+    await backend.root_span(bed, run_id)
 
-    [event] = backend.one("chat").events
+    [event] = backend.span_named("chat").events
     assert model.calls == 2
     assert dict(event.attributes or {})["callboard.window.turns"] == len(model.asked[1].messages)
     [meters] = bed.runtime.meters.calls.models.values()
@@ -189,9 +193,9 @@ async def test_a_replayed_call_has_no_second_span_and_is_not_counted_again(bed: 
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
-        said = (await ctx.generate("hi")).text
+        text = (await ctx.generate("hi")).text
         await ctx.step("behind", bed.world.hang, "behind")
-        return said
+        return text
 
     strategy = SummarizationCompaction(writer, 20, 30, counter=BY_TENS)
     context = ContextConfig(StoreHistory(), CompactionPipeline([strategy], counter=BY_TENS))
@@ -207,12 +211,12 @@ async def test_a_replayed_call_has_no_second_span_and_is_not_counted_again(bed: 
         await bed.crash()
         await bed.start(tracing=backend.tracing)
     assert await bed.result(run_id) == "fine"
-    await backend.told(bed, run_id)
+    await backend.root_span(bed, run_id)
     counted.append(set(bed.runtime.meters.calls.models))
 
     assert counted == [{("", "writer-1")}, {("", "m-1")}, set()]
-    assert len(backend.named("chat writer-1")) == 1
-    assert [span.status.status_code for span in backend.named("chat m-1")] == [
+    assert len(backend.spans_named("chat writer-1")) == 1
+    assert [span.status.status_code for span in backend.spans_named("chat m-1")] == [
         StatusCode.ERROR,
         StatusCode.UNSET,
     ]
@@ -233,7 +237,7 @@ async def test_a_run_that_ends_before_its_code_has_the_session_of_submit(bed: Be
     await bed.marked(run_id)
     await bed.runtime.cancel(run_id)
 
-    assert said(await backend.told(bed, run_id))["gen_ai.conversation.id"] == "given"
+    assert attributes_of(await backend.root_span(bed, run_id))["gen_ai.conversation.id"] == "given"
 
 
 async def _without_a_summary(bed: Bed) -> None:
@@ -262,24 +266,27 @@ async def test_metrics_count_calls_of_models_and_their_windows(bed: Bed) -> None
     await _without_a_summary(bed)
 
     families = list(of_model_calls(bed.runtime.meters.calls))
-    found = {
-        (one.name, *(one.labels[key] for key in sorted(one.labels) if key != "le")): one.value
+    values = {
+        (
+            sample.name,
+            *(sample.labels[key] for key in sorted(sample.labels) if key != "le"),
+        ): sample.value
         for family in families
-        for one in family.samples
-        if one.labels.get("le", "+Inf") == "+Inf"
+        for sample in family.samples
+        if sample.labels.get("le", "+Inf") == "+Inf"
     }
     gpt = ("openai", "gpt-9")
-    assert found["gen_ai_client_token_usage_sum", "chat", *gpt, "input"] == 80
-    assert found["gen_ai_client_token_usage_sum", "chat", *gpt, "output"] == 6
+    assert values["gen_ai_client_token_usage_sum", "chat", *gpt, "input"] == 80
+    assert values["gen_ai_client_token_usage_sum", "chat", *gpt, "output"] == 6
     duration = "gen_ai_client_operation_duration_seconds_count"
-    assert found[duration, "", "chat", *gpt] == 2
-    assert found[duration, "", "chat", "", "writer-1"] == 1
-    assert found[duration, "_OTHER", "chat", "", "broken-1"] == 1
-    assert found[duration, "_OTHER", "chat", "", "broken-writer"] == 1
-    assert found["callboard_model_cache_share_sum", *gpt] == 1.5
-    assert found["callboard_window_tokens_count", *gpt] == 2
-    assert ("callboard_window_tokens_count", "", "writer-1") not in found
-    assert found["callboard_context_compactions_total", "SummarizationCompaction"] == 1
+    assert values[duration, "", "chat", *gpt] == 2
+    assert values[duration, "", "chat", "", "writer-1"] == 1
+    assert values[duration, "_OTHER", "chat", "", "broken-1"] == 1
+    assert values[duration, "_OTHER", "chat", "", "broken-writer"] == 1
+    assert values["callboard_model_cache_share_sum", *gpt] == 1.5
+    assert values["callboard_window_tokens_count", *gpt] == 2
+    assert ("callboard_window_tokens_count", "", "writer-1") not in values
+    assert values["callboard_context_compactions_total", "SummarizationCompaction"] == 1
 
 
 @pytest.mark.item(483)
@@ -295,12 +302,15 @@ async def test_the_span_of_a_failed_call_has_its_window(bed: Bed) -> None:
     model = ScriptedModel(ModelError("auth"))
     run_id = await bed.submit(await bed.serve(act, model=model), max_retries=0)
     await bed.ended(run_id)
-    await backend.told(bed, run_id)
+    await backend.root_span(bed, run_id)
 
-    span = backend.one("chat")
-    assert (span.status.status_code, said(span)["error.type"]) == (StatusCode.ERROR, "ModelError")
-    assert said(span)["gen_ai.conversation.id"] == "other"
-    assert "gen_ai.usage.input_tokens" not in said(span)
+    span = backend.span_named("chat")
+    assert (span.status.status_code, attributes_of(span)["error.type"]) == (
+        StatusCode.ERROR,
+        "ModelError",
+    )
+    assert attributes_of(span)["gen_ai.conversation.id"] == "other"
+    assert "gen_ai.usage.input_tokens" not in attributes_of(span)
     assert [event.name for event in span.events] == ["callboard.window"]
 
 
@@ -309,8 +319,8 @@ async def test_the_span_of_a_failed_call_has_its_window(bed: Bed) -> None:
 async def test_content_of_a_chat_is_the_turns_that_it_adds(bed: Bed) -> None:
     """If content is enabled: new turns and the answer, but not the session's name."""
     backend, _ = await _chatted(bed, show=Redaction(HiddenNames("")))
-    first, _ = backend.named("chat gpt-9")
+    first, _ = backend.spans_named("chat gpt-9")
 
-    assert '"role":"user"' in said(first)["gen_ai.input.messages"]
-    assert "letters" not in said(first)["gen_ai.input.messages"]
-    assert CANARY in said(backend.one("chat writer-1"))["gen_ai.output.messages"]
+    assert '"role":"user"' in attributes_of(first)["gen_ai.input.messages"]
+    assert "letters" not in attributes_of(first)["gen_ai.input.messages"]
+    assert CANARY in attributes_of(backend.span_named("chat writer-1"))["gen_ai.output.messages"]

@@ -18,7 +18,7 @@ from actors.sessions import UserMessage
 from actors.testing import ModelReply
 from tests.behaviour.agui import PICK, Counter
 from tests.behaviour.bed import LIMIT_S
-from tests.behaviour.talks import all_of, said, sessions_on
+from tests.behaviour.talks import all_of, payload_of, sessions_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +34,12 @@ class Twice(Counter):
     @override
     def __call__(self, messages: Sequence[ChatMessage], options: GenerationOptions) -> ModelReply:
         """Answer the last message."""
-        self.asked.append(([one.text for one in messages], []))
+        self.asked.append(([message.text for message in messages], []))
         if messages[-1].role != "tool":
             calls = [ToolCall(id=id_, name="pick_color") for id_ in ("a", "b")]
             return ModelReply(calls=calls)
-        results = [one.content[0] for one in messages if one.role == "tool"]
-        return ModelReply(text=" and ".join(one.text or "" for one in results))
+        results = [message.content[0] for message in messages if message.role == "tool"]
+        return ModelReply(text=" and ".join(block.text or "" for block in results))
 
 
 def wanting(text: str, *tools: Any, **more: Any) -> UserMessage:
@@ -91,12 +91,15 @@ async def test_events_have_a_client_call_and_its_result(bed: Bed, app: str) -> N
         async with aclosing(talks.replay_run(run.run_id)) as again:
             past = [event async for event in again]
 
-        tools = [one for one in events if one.type.startswith("tool_")]
-        assert [one.type for one in tools] == ["tool_started", "tool_finished"]
-        assert {one.tool_call_id for one in tools} == {"pick_color-1"}
-        assert said(tools[0]) == {"name": "pick_color", "arguments": {}, "client": True}
-        assert (said(tools[1])["status"], said(tools[1])["result"]["text"]) == ("ok", "red")
-        assert [one for one in past if one.type.startswith("tool_")] == tools
+        tools = [event for event in events if event.type.startswith("tool_")]
+        assert [event.type for event in tools] == ["tool_started", "tool_finished"]
+        assert {event.tool_call_id for event in tools} == {"pick_color-1"}
+        assert payload_of(tools[0]) == {"name": "pick_color", "arguments": {}, "client": True}
+        assert (payload_of(tools[1])["status"], payload_of(tools[1])["result"]["text"]) == (
+            "ok",
+            "red",
+        )
+        assert [event for event in past if event.type.startswith("tool_")] == tools
 
 
 async def test_invalid_client_tools_are_left_out(bed: Bed, app: str) -> None:
@@ -117,12 +120,12 @@ async def test_invalid_client_tools_are_left_out(bed: Bed, app: str) -> None:
     async with sessions_on(bed, desk.agent(), app=app) as talks:
         run = await talks.start(both, session_id="s")
         assert await bed.result(run.run_id) == "You said hello."
-        [entry] = [one for one in await bed.log(run.run_id) if one.kind == "msg.received"]
+        [entry] = [entry for entry in await bed.log(run.run_id) if entry.kind == "msg.received"]
         path = await talks.path("s")
 
         assert desk.asked[0][1] == ["refund", "look_up", "pick_color"]
         assert entry.payload["message"]["payload"]["client"]["state"] == {"n": 1}  # type: ignore[call-overload,index]
-        assert [one.type for one in path[0].message.content] == ["text", "image"]
+        assert [block.type for block in path[0].message.content] == ["text", "image"]
 
 
 async def test_a_result_that_cannot_be_read_or_kept(bed: Bed, app: str) -> None:

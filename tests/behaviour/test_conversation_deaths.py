@@ -97,10 +97,10 @@ async def talk(bed: Bed, faults: Faults, retention: HistoryRetention) -> tuple[A
     await bed.restart()
     output = await bed.result(run_id)
     recorded = await bed.log(run_id, K.LLM_CALL)
-    found = await bed.runtime.store.data.transcripts.page(agent, "main")
-    told = [(turn.ordinal, turn.message.role, turn.message.text) for turn in found]
+    turns = await bed.runtime.store.data.transcripts.page(agent, "main")
+    transcript = [(turn.ordinal, turn.message.role, turn.message.text) for turn in turns]
     assert any("~" in entry.position for entry in recorded), "no summary was bought"
-    return output, told, len({turn.id for turn in found}), story.calls - len(recorded)
+    return output, transcript, len({turn.id for turn in turns}), story.calls - len(recorded)
 
 
 @pytest.mark.item(286, 300)
@@ -112,14 +112,14 @@ async def test_a_conversation_survives_a_crash_at_each_write(
     """Of the answered model calls at most the current one is repeated."""
     if bed.backend != "memory":
         pytest.skip("in memory each call is a place to die; system tests kill processes")
-    wanted = await talk(bed, Faults(), retention)
-    assert wanted[3] == 0
-    assert len(wanted[1]) == (16 if retention is HistoryRetention.PERMANENT else 0)
+    reference = await talk(bed, Faults(), retention)
+    assert reference[3] == 0
+    assert len(reference[1]) == (16 if retention is HistoryRetention.PERMANENT else 0)
     nth, is_struck = 0, True
     while is_struck:
         faults = Faults(nth=nth, manner=manner, wanted=is_a_runs)
-        output, told, ids, again = await talk(bed, faults, retention)
-        assert (output, told, ids) == wanted[:3], f"died {manner} at call {nth}"
+        output, transcript, ids, again = await talk(bed, faults, retention)
+        assert (output, transcript, ids) == reference[:3], f"died {manner} at call {nth}"
         assert again <= 1, f"died {manner} at call {nth}: {again} calls were paid twice"
         is_struck, nth = faults.struck, nth + 1
     assert nth > 15

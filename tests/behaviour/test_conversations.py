@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 
-def asked(model: ScriptedModel | FunctionModel) -> list[list[str]]:
+def requests_of(model: ScriptedModel | FunctionModel) -> list[list[str]]:
     """Return the texts of each request."""
-    return [[message.text for message in one.messages] for one in model.asked]
+    return [[message.text for message in request.messages] for request in model.asked]
 
 
 async def turns(bed: Bed, agent: AgentId, session: str) -> list[str]:
     """Return the turns of a session in the store."""
-    found = await bed.runtime.history.get_messages(agent, session_id=session)
-    return [f"{message.role}: {message.text}" for message in found]
+    messages = await bed.runtime.history.get_messages(agent, session_id=session)
+    return [f"{message.role}: {message.text}" for message in messages]
 
 
 @pytest.mark.item(257, 283, 286)
@@ -66,7 +66,7 @@ async def test_turns_are_kept_once_though_the_code_runs_again(bed: Bed) -> None:
     values = await bed.live_and_replayed(body, model=model)
 
     assert all(value == ["one", "two"] for value in values)
-    assert asked(model) == [["a"], ["a", "one", "b", "c"]]
+    assert requests_of(model) == [["a"], ["a", "one", "b", "c"]]
     [agent] = bed.agents
     assert await turns(bed, agent, "s") == [
         "user: a",
@@ -91,7 +91,7 @@ async def test_a_session_outlives_its_runs_and_its_host(bed: Bed) -> None:
     await bed.result(await bed.submit(agent, "b", session_id="s"))
     await bed.result(await bed.submit(agent, "c", session_id="t"))
 
-    assert asked(model) == [["a"], ["a", "one", "b"], ["c"]]
+    assert requests_of(model) == [["a"], ["a", "one", "b"], ["c"]]
 
 
 async def test_the_log_of_a_call_says_how_its_window_was_made(bed: Bed) -> None:
@@ -110,12 +110,14 @@ async def test_the_log_of_a_call_says_how_its_window_was_made(bed: Bed) -> None:
     assert kinds[2:] == ["effect.intent", "llm.call", "effect.intent", "llm.call", "run.completed"]
     calls = await bed.log(run_id, K.LLM_CALL)
     receipts: list[Any] = [call.payload["receipt"] for call in calls]
-    assert [(one["session"], one["head"], one["turns"]) for one in receipts] == [
+    assert [(receipt["session"], receipt["head"], receipt["turns"]) for receipt in receipts] == [
         (run_id, -1, 1),
         (run_id, 1, 3),
     ]
-    given = [to_json(one.messages) for one in model.asked]
-    assert [one["window"] for one in receipts] == [sha256(text).hexdigest() for text in given]
+    windows = [to_json(request.messages) for request in model.asked]
+    assert [receipt["window"] for receipt in receipts] == [
+        sha256(text).hexdigest() for text in windows
+    ]
 
 
 @pytest.mark.item(267, 268, 269, 270)
@@ -146,8 +148,8 @@ async def test_retention_holds_however_a_run_ends(
         await bed.runtime.cancel(run_id, reason="enough")
 
     assert (await bed.ended(run_id)).status is RunStatus[end.upper()]
-    kept = ["user: hi", "assistant: hello"] if retention is HistoryRetention.PERMANENT else []
-    assert await turns(bed, agent, "s") == ["user: before", *kept]
+    run_turns = ["user: hi", "assistant: hello"] if retention is HistoryRetention.PERMANENT else []
+    assert await turns(bed, agent, "s") == ["user: before", *run_turns]
 
 
 @pytest.mark.item(269)
@@ -162,7 +164,7 @@ async def test_a_run_whose_turns_are_not_kept_still_has_them(bed: Bed) -> None:
 
     await bed.live_and_replayed(body, model=model, context=context)
 
-    assert asked(model) == [["a"], ["a", "one", "b"]]
+    assert requests_of(model) == [["a"], ["a", "one", "b"]]
     [agent] = bed.agents
     assert await turns(bed, agent, "s") == []
 
@@ -210,8 +212,8 @@ async def test_a_provider_outside_is_read_asked_and_given_the_turns_once(bed: Be
     assert calls == ["get_messages", "generate", "append_many 3"]
     assert set(values) == {"2"}
     [agent] = bed.agents
-    kept = await history.get_messages(agent, session_id="s")
-    assert [message.text for message in kept] == ["a", "b", "2"]
+    stored_messages = await history.get_messages(agent, session_id="s")
+    assert [message.text for message in stored_messages] == ["a", "b", "2"]
     assert await turns(bed, agent, "s") == []
 
 
@@ -399,7 +401,10 @@ async def test_an_output_may_be_of_any_type(bed: Bed, is_native: bool, is_wrappe
 
 async def test_an_output_call_without_its_value_is_corrected(bed: Bed) -> None:
     """It is a mistake of the model, not of the run."""
-    calls = [ToolCall(id=id_, name="final_result", arguments=one) for id_, one in WRONG_THEN_RIGHT]
+    calls = [
+        ToolCall(id=id_, name="final_result", arguments=arguments)
+        for id_, arguments in WRONG_THEN_RIGHT
+    ]
     agent = ReActAgent(bed.name(), model=ScriptedModel(*calls), output=int)
     await bed.runtime.register(agent)
 
@@ -553,7 +558,7 @@ async def test_a_react_agent_keeps_its_conversation(bed: Bed) -> None:
         await bed.result(await bed.submit(agent.id, {"text": text}))
         await bed.restart()
 
-    assert asked(model) == [["a"], ["a", "one", "b"], ["a", "one", "b", "two", "c"]]
+    assert requests_of(model) == [["a"], ["a", "one", "b"], ["a", "one", "b", "two", "c"]]
     assert windows == [1, 3, 5]
     assert model.asked[0].options.system_instructions == "Be brief."
     assert len(await turns(bed, agent.id, "main")) == 6
@@ -568,8 +573,8 @@ async def test_history_by_hand_is_recorded(bed: Bed) -> None:
         await bed.runtime.history.append(
             ctx.agent_id, ChatMessage.of("user", "other"), session_id="s"
         )
-        found = await ctx.history.get(session="s", limit=2)
-        return [[message.text for message in found], await ctx.history.count(session="s")]
+        messages = await ctx.history.get(session="s", limit=2)
+        return [[message.text for message in messages], await ctx.history.count(session="s")]
 
     values = await bed.live_and_replayed(body)
 
@@ -597,7 +602,7 @@ async def test_a_large_turn_is_kept_whole_and_a_larger_one_is_refused(
         await bed.runtime.history.append(agent, ChatMessage.of("user", larger), session_id="s")
 
     assert all(value == ["one"] for value in values)
-    assert asked(model) == [[large, "a"]]
+    assert requests_of(model) == [[large, "a"]]
     assert await turns(bed, agent, "s") == [f"user: {large}", "user: a", "assistant: one"]
 
 
@@ -611,19 +616,19 @@ async def test_a_window_starts_where_the_last_one_started(bed: Bed) -> None:
         return (await ctx.generate("now", session="s")).text
 
     agent = await bed.serve(act, model=model, context=context)
-    said = [ChatMessage.of("user", str(n)) for n in range(80)]
-    await bed.runtime.history.append_many(agent, said, session_id="s")
+    messages = [ChatMessage.of("user", str(n)) for n in range(80)]
+    await bed.runtime.history.append_many(agent, messages, session_id="s")
     await bed.result(await bed.submit(agent))
 
     view = await bed.runtime.store.data.transcripts.view(agent, "s", limit=100)
     assert view.cut is not None
     assert (view.cut.upto, view.count) == (69, 82)
-    assert asked(model) == [[*(str(n) for n in range(70, 80)), "now"]]
+    assert requests_of(model) == [[*(str(n) for n in range(70, 80)), "now"]]
     wider = ContextConfig(StoreHistory(), SlidingWindowCompaction(40))
     bed.agents[agent].context = wider  # type: ignore[attr-defined]
     run_id = await bed.submit(agent)
     await bed.result(run_id)
-    assert asked(model)[1] == [*(str(n) for n in range(42, 80)), "now", "yes", "now"]
+    assert requests_of(model)[1] == [*(str(n) for n in range(42, 80)), "now", "yes", "now"]
     [call] = await bed.log(run_id, K.LLM_CALL)
     receipt: Any = call.payload["receipt"]
     assert (receipt["cut"], receipt["head"]) == (-1, 81), "turns before the cut were read, too"
@@ -643,8 +648,8 @@ async def test_a_window_that_a_provider_calls_too_long_is_made_smaller(bed: Bed)
 
     strategies = [SlidingWindowCompaction(n) for n in (80, 50)]
     budget = TokenBudgetComposedStrategy(strategies, 1_000)
-    said = [ChatMessage.of("user", f"{n} word word word word") for n in range(75)]
-    for context, shown, strategy in (
+    messages = [ChatMessage.of("user", f"{n} word word word word") for n in range(75)]
+    for context, turn_count, strategy in (
         (ContextConfig(StoreHistory(), budget), 51, "SlidingWindowCompaction"),
         (
             ContextConfig(StoreHistory(), SlidingWindowCompaction(500)),
@@ -654,13 +659,13 @@ async def test_a_window_that_a_provider_calls_too_long_is_made_smaller(bed: Bed)
     ):
         model = FunctionModel(answer)
         agent = await bed.serve(act, model=model, context=context)
-        await bed.runtime.history.append_many(agent, said, session_id="s")
+        await bed.runtime.history.append_many(agent, messages, session_id="s")
         run_id = await bed.submit(agent, retry_policy=RetryPolicy(max_retries=0))
         assert (await bed.ended(run_id)).status is RunStatus.COMPLETED
         assert model.calls == 2
         [call] = await bed.log(run_id, K.LLM_CALL)
         receipt: Any = call.payload["receipt"]
-        assert (receipt["turns"], receipt["steps"][-1]["strategy"]) == (shown, strategy)
+        assert (receipt["turns"], receipt["steps"][-1]["strategy"]) == (turn_count, strategy)
 
 
 async def test_a_window_that_cannot_fit_is_refused_before_the_call(bed: Bed) -> None:

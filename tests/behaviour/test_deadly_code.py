@@ -84,7 +84,7 @@ async def _retry(ctx: RunContext, reaper: Reaper) -> None:
     await reaper.die()
 
 
-PLACES: Final = {
+POSITIONS: Final = {
     "first": _first,
     "between": _between,
     "effect": _effect,
@@ -95,21 +95,21 @@ PLACES: Final = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", POSITIONS)
 async def test_code_that_kills_its_host_is_parked_wherever_it_does_that(
-    bed: Bed, place: str
+    bed: Bed, position: str
 ) -> None:
     """Before its first call, between calls, in an effect, behind each wait, in a later attempt."""
     reaper = Reaper(bed)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
-        await PLACES[place](ctx, reaper)
+        await POSITIONS[position](ctx, reaper)
 
     agent = await bed.serve(act)
     run_id = await bed.submit(agent)
-    if place == "signal":
+    if position == "signal":
         await bed.runtime.signal(run_id, "go")
-    elif place == "message":
+    elif position == "message":
         await bed.runtime.send(agent, "more")
     parked = await reaper.until_parked(agent)
 

@@ -76,8 +76,8 @@ async def test_a_decision_never_decides_the_next_doubt(bed: Bed, second: str) ->
     await till.die()
     await till.parked(run_id)
     assert await bed.runtime.resolve(run_id, "0", action="retry") is True
-    given = {"action": second} | ({"value": "B"} if second == "value" else {})
-    again = await _decide(bed, run_id, "0", **given)
+    arguments = {"action": second} | ({"value": "B"} if second == "value" else {})
+    again = await _decide(bed, run_id, "0", **arguments)
     await till.die()
     await till.parked(run_id, times=2)
 
@@ -101,24 +101,28 @@ async def test_of_conflicting_decisions_exactly_one_counts(bed: Bed) -> None:
         till = Till(bed)
         run_id = await bed.submit(await bed.serve(till.act))
         await till.die()
-        asked, times = 1, 1
+        payments, times = 1, 1
         while True:
             await till.parked(run_id, times=times)
-            assert till.paid == asked
+            assert till.paid == payments
             till.hangs = chance.random() < 0.5
-            given = [_a_decision(chance, n) for n in range(chance.randint(1, 5))]
-            calls = [_decide(bed, run_id, "0", **one) for one in given]
-            said = await asyncio.gather(*calls)
-            [counted] = [one for one, ok in zip(given, said, strict=True) if ok is True]
+            decisions = [_a_decision(chance, n) for n in range(chance.randint(1, 5))]
+            calls = [_decide(bed, run_id, "0", **decision) for decision in decisions]
+            answers = await asyncio.gather(*calls)
+            [counted] = [
+                decision for decision, ok in zip(decisions, answers, strict=True) if ok is True
+            ]
             if (
                 counted["action"] == "retry" and till.hangs
             ):  # else some decisions may find the run ended
                 assert all(
-                    one == counted for one, ok in zip(given, said, strict=True) if ok is False
+                    decision == counted
+                    for decision, ok in zip(decisions, answers, strict=True)
+                    if ok is False
                 )
             if counted["action"] != "retry":
                 break
-            asked += 1
+            payments += 1
             if not till.hangs:
                 break
             await till.die()
@@ -127,8 +131,8 @@ async def test_of_conflicting_decisions_exactly_one_counts(bed: Bed) -> None:
         if counted["action"] == "fail":
             assert row.status is RunStatus.FAILED
         else:
-            assert row.result == counted.get("value", f"payment {asked}")
-        assert till.paid == asked
+            assert row.result == counted.get("value", f"payment {payments}")
+        assert till.paid == payments
 
 
 def _a_decision(chance: random.Random, n: int) -> dict[str, Any]:
@@ -198,12 +202,12 @@ async def test_a_decision_to_start_anew_is_about_one_parking(bed: Bed) -> None:
     policy = RetryPolicy(max_retries=0, on_exhausted="pause")
     run_id = await bed.submit(await bed.serve(act), retry_policy=policy)
     await bed.seen(run_id, K.RUN_PARKED)
-    said = await asyncio.gather(*[_decide(bed, run_id) for _ in range(3)])
+    answers = await asyncio.gather(*[_decide(bed, run_id) for _ in range(3)])
     await bed.seen(run_id, K.RUN_PARKED, times=2)
     await bed.restart()
     await bed.until(lambda: bed.runtime._host.worker.dispatcher.load == 0)
 
-    assert sorted(said, key=str) == [False, False, True]
+    assert sorted(answers, key=str) == [False, False, True]
     assert attempts == 2
     assert len(await bed.log(run_id, K.RUN_PARKED)) == 2
     assert await bed.runtime.resolve(run_id) is True

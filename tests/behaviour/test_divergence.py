@@ -78,13 +78,13 @@ async def _diverge(bed: Bed, changed: Any) -> tuple[RunId, list[Any]]:
 @pytest.mark.parametrize("case", CHANGED)
 async def test_changed_code_is_parked_and_goes_on_once_it_is_mended(bed: Bed, case: str) -> None:
     """The entry has position, expected and found; after the fix `~retry` lets the run complete."""
-    changed, expected, found = CHANGED[case]
+    changed, expected, actual = CHANGED[case]
     run_id, code = await _diverge(bed, changed)
     parked = await bed.seen(run_id, EntryKind.RUN_PARKED)
     assert (parked.payload["reason"], parked.payload["at"]) == ("non_determinism", "0")
     detail = str(parked.payload["detail"])
     assert expected in detail
-    assert found in detail
+    assert actual in detail
     assert "Nothing was executed" in detail
     assert bed.world.count == {"first": 1, "mark": 1}
     row = await bed.row(run_id)

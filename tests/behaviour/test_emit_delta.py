@@ -38,12 +38,12 @@ class Watching:
                 self.began.set()
 
     @property
-    def shown(self) -> list[tuple[Any, ...]]:
+    def deltas(self) -> list[tuple[Any, ...]]:
         """Return position, number and content of the live events."""
         return [
-            (one.position, one.payload["n"], one.payload.get("data", one.payload["text"]))
-            for one in self.all
-            if one.kind == "custom.delta"
+            (event.position, event.payload["n"], event.payload.get("data", event.payload["text"]))
+            for event in self.all
+            if event.kind == "custom.delta"
         ]
 
 
@@ -69,12 +69,16 @@ async def test_live_output_arrives_in_order_and_is_not_stored(bed: Bed) -> None:
         await ctx.emit_delta({"done": 0.5, "of": ["a", None]})
 
     run_id = await bed.submit(await bed.serve(act))
-    seen = await watched(bed, run_id)
+    watching = await watched(bed, run_id)
 
-    assert seen.shown == [("", 0, "Hel"), ("", 1, "lo"), ("", 2, {"done": 0.5, "of": ["a", None]})]
-    custom = [one for one in seen.all if one.kind == "custom.delta"]
-    assert {(one.seq, one.payload["attempt"]) for one in custom} == {(-1, 1)}
-    order = [one.kind for one in seen.all]
+    assert watching.deltas == [
+        ("", 0, "Hel"),
+        ("", 1, "lo"),
+        ("", 2, {"done": 0.5, "of": ["a", None]}),
+    ]
+    custom = [event for event in watching.all if event.kind == "custom.delta"]
+    assert {(event.seq, event.payload["attempt"]) for event in custom} == {(-1, 1)}
+    order = [event.kind for event in watching.all]
     assert order.index("custom.delta") < order.index(EntryKind.EFFECT_RESULT)
     assert "custom.delta" not in await bed.kinds(run_id)
 
@@ -95,11 +99,11 @@ async def test_a_replay_emits_nothing_again_and_continues_the_numbers(bed: Bed) 
     run_id = await bed.submit(await bed.serve(act))
     await bed.marked(run_id)
     await bed.restart()
-    seen = await watched(bed, run_id)
+    watching = await watched(bed, run_id)
 
     assert len(calls) >= 2
-    assert [one for one in seen.shown if one[2] == "before"] == []
-    assert seen.shown[-1] == ("", 2, "after")
+    assert [delta for delta in watching.deltas if delta[2] == "before"] == []
+    assert watching.deltas[-1] == ("", 2, "after")
 
 
 async def test_code_may_add_and_remove_live_output_while_its_runs_wait(bed: Bed) -> None:
@@ -143,9 +147,9 @@ async def test_a_step_emits_progress_at_its_own_position(bed: Bed) -> None:
         await ctx.sleep(0.01)
         await ctx.emit_delta("ending")
 
-    seen = await watched(bed, await bed.submit(await bed.serve(act)))
+    watching = await watched(bed, await bed.submit(await bed.serve(act)))
 
-    assert seen.shown == [
+    assert watching.deltas == [
         ("", 0, "starting"),
         ("1", 0, {"percent": 0}),
         ("1", 1, {"percent": 50}),
@@ -157,7 +161,7 @@ async def test_a_step_emits_progress_at_its_own_position(bed: Bed) -> None:
 async def test_branches_number_their_live_output_separately(bed: Bed) -> None:
     """Each branch numbers under its own position, so two texts at once can be told apart."""
 
-    async def one(ctx: RunContext, name: str) -> None:
+    async def emit_parts(ctx: RunContext, name: str) -> None:
         for part in ("a", "b"):
             await ctx.emit_delta(f"{name}{part}")
             await ctx.step(name, bed.world.do, name)
@@ -165,14 +169,14 @@ async def test_branches_number_their_live_output_separately(bed: Bed) -> None:
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
         await ctx.sleep_until_signal("go")
-        await ctx.gather(one(ctx, "x"), one(ctx, "y"))
+        await ctx.gather(emit_parts(ctx, "x"), emit_parts(ctx, "y"))
 
-    seen = await watched(bed, await bed.submit(await bed.serve(act)))
+    watching = await watched(bed, await bed.submit(await bed.serve(act)))
 
-    by_place: dict[str, list[tuple[int, str]]] = {}
-    for position, n, text in seen.shown:
-        by_place.setdefault(position, []).append((n, text))
-    assert sorted(by_place.values()) == [[(0, "xa"), (1, "xb")], [(0, "ya"), (1, "yb")]]
+    by_position: dict[str, list[tuple[int, str]]] = {}
+    for position, n, text in watching.deltas:
+        by_position.setdefault(position, []).append((n, text))
+    assert sorted(by_position.values()) == [[(0, "xa"), (1, "xb")], [(0, "ya"), (1, "yb")]]
 
 
 async def test_live_output_that_is_too_large_or_no_data_is_refused(bed: Bed) -> None:

@@ -41,12 +41,12 @@ async def _polite(ctx: RunContext, inbox: list[Message]) -> str:
 @pytest.mark.parametrize("signal", SIGNALS)
 async def test_a_hook_that_ends_the_process_changes_nothing(bed: Bed, signal: str) -> None:
     """The run completes if a hook raises at its start, at its steps or at its end."""
-    told = 0
+    hook_calls = 0
 
     async def bad(event: HookEvent) -> None:
-        nonlocal told
+        nonlocal hook_calls
         del event
-        told += 1
+        hook_calls += 1
         SIGNALS[signal]()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -56,18 +56,18 @@ async def test_a_hook_that_ends_the_process_changes_nothing(bed: Bed, signal: st
     agent = await bed.serve(act, hooks=[bad])
     assert await bed.result(await bed.submit(agent)) == 1
     assert await bed.play(_polite) == "alive"
-    assert told >= 3
+    assert hook_calls >= 3
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
 async def test_a_factory_that_ends_the_process_is_called_again(bed: Bed, signal: str) -> None:
     """Its agents wait as after any error of a factory; other agents do not."""
-    asked = 0
+    factory_calls = 0
 
     def make(agent_id: AgentId) -> Acting:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
+        nonlocal factory_calls
+        factory_calls += 1
+        if factory_calls == 1:
             SIGNALS[signal]()
         return Acting(agent_id, _polite)
 
@@ -76,7 +76,7 @@ async def test_a_factory_that_ends_the_process_is_called_again(bed: Bed, signal:
     run_id = await bed.submit(AgentId(type_, "1"))
 
     assert await bed.result(run_id) == "alive"
-    assert asked >= 2
+    assert factory_calls >= 2
 
 
 def _middleware(signal: Callable[[], None]) -> object:
@@ -89,11 +89,11 @@ def _middleware(signal: Callable[[], None]) -> object:
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
-@pytest.mark.parametrize("place", ["run", "middleware", "branch", "reconcile"])
-async def test_a_run_that_ends_the_process_fails(bed: Bed, place: str, signal: str) -> None:
+@pytest.mark.parametrize("position", ["run", "middleware", "branch", "reconcile"])
+async def test_a_run_that_ends_the_process_fails(bed: Bed, position: str, signal: str) -> None:
     """Wherever it is raised, it counts as the run's error, and the next run is executed."""
     leave = SIGNALS[signal]
-    more = {"middleware": [_middleware(leave)]} if place == "middleware" else {}
+    more = {"middleware": [_middleware(leave)]} if position == "middleware" else {}
 
     async def branch() -> None:
         leave()
@@ -105,15 +105,15 @@ async def test_a_run_that_ends_the_process_fails(bed: Bed, place: str, signal: s
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
-        if place == "run":
+        if position == "run":
             leave()
-        if place == "branch":
+        if position == "branch":
             await ctx.gather(ctx.now(), branch())
-        if place == "reconcile":
+        if position == "reconcile":
             await ctx.step("pay", bed.world.hang, "pay", effect="at_most_once", reconcile=reconcile)
 
     run_id = await bed.submit(await bed.serve(act, **more), max_retries=0)
-    if place == "reconcile":
+    if position == "reconcile":
         await bed.world.entered.wait()
         await bed.restart()
     with pytest.raises(RunFailedError, match="goodbye"):

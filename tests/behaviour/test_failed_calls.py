@@ -149,10 +149,10 @@ async def test_the_next_window_has_what_a_stopped_run_did(bed: Bed) -> None:
 
 async def test_results_outlive_a_stop_during_the_next_answer(bed: Bed) -> None:
     """The tool has acted, so the next window says so, although no answer followed."""
-    asked, hold = asyncio.Event(), asyncio.Event()
+    model_called, hold = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
-        asked.set()
+        model_called.set()
         await hold.wait()
 
     async def pay() -> str:
@@ -163,7 +163,7 @@ async def test_results_outlive_a_stop_during_the_next_answer(bed: Bed) -> None:
     agent = ReActAgent(bed.name(), model=model, tools=[Tool("pay", "", pay)])
     await bed.runtime.register(agent)
     run = await bed.submit(agent.id, "go", retry_policy=RetryPolicy(max_retries=0))
-    await asked.wait()
+    await model_called.wait()
     await bed.runtime.cancel(run, reason="stop")
     await bed.ended(run)
 

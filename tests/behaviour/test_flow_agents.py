@@ -46,7 +46,7 @@ class Desk:
     async def go(self, agent: AgentId) -> None:
         """Let the agent answer a question, when it has one."""
         await self.bed.until(lambda: self.bed.world.count["asked"] > len(self.asked))
-        runs = [one async for one in _runs_of(self.bed, agent)]
+        runs = [run async for run in _runs_of(self.bed, agent)]
         await self.bed.runtime.signal(runs[-1], "go")
 
 
@@ -96,13 +96,13 @@ async def play(bed: Bed, desk: Desk, *, restarts: int = 0, **more: Any) -> tuple
 async def test_an_agent_answers_for_model_and_tools(bed: Bed, restarts: int) -> None:
     """It is asked once for each, also if the host dies between question and answer."""
     rows = [{"call_id": "c1", "output": "paid 7"}]
-    said = {"tool_calls": [PAY], "usage": {"total_tokens": 9}}
-    desk = Desk(bed, said, {"results": rows})
+    reply = {"tool_calls": [PAY], "usage": {"total_tokens": 9}}
+    desk = Desk(bed, reply, {"results": rows})
 
     stage, state = await play(bed, desk, restarts=restarts)
 
     assert state.status is RunStatus.COMPLETED, state.error
-    assert state.output["said"] == {"content": "", **said}
+    assert state.output["said"] == {"content": "", **reply}
     assert state.output["paid"]["results"] == [
         {"call_id": "c1", "name": "pay", "success": True, "output": "paid 7", "error": None}
     ]
@@ -111,7 +111,7 @@ async def test_an_agent_answers_for_model_and_tools(bed: Bed, restarts: int) -> 
     assert (model["payload"]["prompt"], model["payload"]["tools"][0]["name"]) == ("?", "pay")
     assert tools == {"run": state.run_id, "effect": "tool_calls", "payload": {"tool_calls": [PAY]}}
     assert len(await bed.log(state.run_id, K.ASK_SENT)) == 2
-    assert await stage.told(state.run_id) == [
+    assert await stage.node_statuses(state.run_id) == [
         (node, status, 1)
         for node in ("work", "call")
         for status in ("started", "waiting", "completed")
@@ -134,7 +134,7 @@ async def test_a_hybrid_asks_for_the_model_only(bed: Bed) -> None:
     nodes: dict[str, Any] = {
         f"b{n}": asking(T.LLM_CALL, {"prompt": str(n)}, key=f"b{n}") for n in range(3)
     }
-    names = {one: one for one in nodes}
+    names = {node: node for node in nodes}
     nodes |= {
         "fork": lambda _run, _ctx: StepPlan("fork", parallel=names, next_node="call"),
         "call": asking(T.TOOL_CALLS, {"tool_calls": [PAY]}, key="paid"),
@@ -146,8 +146,8 @@ async def test_a_hybrid_asks_for_the_model_only(bed: Bed) -> None:
     state = await stage.play("flow")
 
     assert state.output["paid"]["results"][0]["output"] == "paid 7"
-    assert sorted(one[1] for one in rows) == ["0", "1", "2"]
-    assert len({one[0] for one in rows}) == 3
+    assert sorted(row[1] for row in rows) == ["0", "1", "2"]
+    assert len({row[0] for row in rows}) == 3
 
 
 @pytest.mark.item(431)

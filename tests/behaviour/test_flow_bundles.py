@@ -72,12 +72,12 @@ async def test_a_bundle_has_the_whole_run(
     stage, run_id = await parked(bed)
     await stage.runs.steer(run_id, "quick")
     bundle = await bundle_of(bed.runtime, stage.runs, run_id)
-    found = read_bundle(in_file(tmp_path, bundle))
+    content = read_bundle(in_file(tmp_path, bundle))
 
-    assert (found.run.status, found.runs, found.run.vars["n"]) == (RunStatus.WAITING, 2, 1)
-    ledger = [one["record"] for one in bundle["ledgers"][run_id]["items"]]
+    assert (content.run.status, content.runs, content.run.vars["n"]) == (RunStatus.WAITING, 2, 1)
+    ledger = [item["record"] for item in bundle["ledgers"][run_id]["items"]]
     assert ledger == await stage.runs.ledger(run_id)
-    assert [one.status.value for one in replay_run_history(bundle, FLOW)][-1] == "waiting"
+    assert [state.status.value for state in replay_run_history(bundle, FLOW)][-1] == "waiting"
     elsewhere: dict[str, Any] = {
         "run_store": InMemoryRunStore(),
         "ledger_store": InMemoryLedgerStore(),
@@ -110,7 +110,9 @@ async def test_a_bundle_starts_a_new_run(bed: Bed, tmp_path: Path) -> None:
         "in": {"ok": "yes"},
     }
     assert (await stage.runs.state(run_id)).status is RunStatus.WAITING
-    effects = [one["effect"]["type"] for one in await stage.runs.ledger(new) if one["effect"]]
+    effects = [
+        record["effect"]["type"] for record in await stage.runs.ledger(new) if record["effect"]
+    ]
     assert "tool_calls" not in effects
 
 
@@ -176,8 +178,8 @@ async def test_a_changed_bundle_is_refused_with_the_place(
         return f"{refusal.value.place}: {refusal.value.problem}".replace(run_id, "RUN")
 
     def items(data: Any) -> list[Any]:
-        found: list[Any] = data["ledgers"][run_id]["items"]
-        return found
+        ledger_items: list[Any] = data["ledgers"][run_id]["items"]
+        return ledger_items
 
     def shorter(data: Any) -> None:
         items(data).pop()
@@ -210,8 +212,8 @@ async def test_a_changed_bundle_is_refused_with_the_place(
         "version: it is None": lambda _d: [1],
         "root_run_id: it is not": lambda d: d.update(root_run_id=child),
     }
-    for said, change in lies.items():
-        assert refused(change).startswith(said), said
+    for message, change in lies.items():
+        assert refused(change).startswith(message), message
     path.write_text(text[: len(text) // 2], encoding="utf-8")
     with pytest.raises(BundleError, match=r"run\.json: the file: it is no JSON"):
         read_bundle(path)
@@ -242,10 +244,10 @@ async def test_a_run_that_keeps_writing_must_be_paused_for_an_export(
     real = stage.runs.ledger
 
     async def ledger(of: RunId) -> list[dict[str, Any]]:
-        found = await real(of)
+        records = await real(of)
         gate.put_nowait(n := next(reads))
         await bed.seen(of, K.EFFECT_RESULT, times=n)
-        return found
+        return records
 
     monkeypatch.setattr(stage.runs, "ledger", ledger)
     with pytest.raises(RunBusyError, match="graphs pause"):

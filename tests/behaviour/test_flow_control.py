@@ -45,9 +45,9 @@ def asking(key: str, after: str) -> Any:
 
 def telling(run: RunState, _ctx: Any) -> StepPlan:
     """Return the end node, with the messages of the run."""
-    told = [one["message"]["content"] for one in run.vars["_runtime"].get("inbox", ())]
+    texts = [entry["message"]["content"] for entry in run.vars["_runtime"].get("inbox", ())]
     most = run.vars["_limits"]["max_iterations"]
-    return StepPlan("end", complete_output={"told": told, "most": most})
+    return StepPlan("end", complete_output={"told": texts, "most": most})
 
 
 def forking(run: RunState, _ctx: Any) -> StepPlan:
@@ -67,7 +67,7 @@ FORK = WorkflowSpec(
 async def waits_for(runs: FlowRuns, run_id: RunId, *keys: str) -> None:
     """Return when a run has these waits."""
     async with asyncio.timeout(LIMIT_S):
-        while {one.wait_key for one in await runs.waits(run_id)} != {*keys}:  # noqa: ASYNC110 - rows
+        while {wait.wait_key for wait in await runs.waits(run_id)} != {*keys}:  # noqa: ASYNC110 - rows
             await asyncio.sleep(0.01)
 
 
@@ -100,9 +100,9 @@ async def test_a_paused_run_keeps_answers_until_it_is_resumed(bed: Bed) -> None:
     await runs.resume_run(run_id)
     await runs.resume(run_id, "b", "second")
     assert await bed.result(run_id) == {"told": ["one", "two"], "most": 7}
-    kinds = [(one["effect"] or {}).get("type") for one in await runs.ledger(run_id)]
-    wanted = ["pause", "steer", "limits", "steer", "unpause", "pause", "unpause"]
-    assert [one for one in kinds if one in {*wanted}] == wanted
+    kinds = [(record["effect"] or {}).get("type") for record in await runs.ledger(run_id)]
+    expected_kinds = ["pause", "steer", "limits", "steer", "unpause", "pause", "unpause"]
+    assert [kind for kind in kinds if kind in {*expected_kinds}] == expected_kinds
     for call in (runs.pause_run, runs.resume_run):
         with pytest.raises(GraphError, match="it is completed"):
             await call(run_id)
@@ -121,7 +121,7 @@ async def test_all_branches_of_a_paused_run_stop(bed: Bed) -> None:
     await bed.restart()
     await Flows(runs.app, [FORK]).register(bed.runtime)
     runs = FlowRuns(bed.runtime, runs.app)
-    assert {one["status"] for one in await runs.ledger(run_id)} >= {"waiting"}
+    assert {record["status"] for record in await runs.ledger(run_id)} >= {"waiting"}
     await runs.resume_run(run_id)
     await waits_for(runs, run_id, "x2")
     await runs.resume(run_id, "x2", 3)
@@ -156,8 +156,8 @@ def versions(version: str) -> WorkflowSpec:
     """Return a flow that writes its code version to the vars: it asks, steps six times, asks again and ends."""
 
     def step(run: RunState, _ctx: Any) -> StepPlan:
-        told = run.vars["code"] = [*run.vars.get("code", ()), version]
-        is_done = len(told) == 6
+        code = run.vars["code"] = [*run.vars.get("code", ()), version]
+        is_done = len(code) == 6
         effect = None if is_done else Effect(EffectType.VARS_QUERY, {"path": "code"}, "seen")
         return StepPlan("step", effect, next_node="b" if is_done else "step")
 
@@ -275,7 +275,7 @@ async def test_a_snapshot_starts_another_run_with_its_open_waits(bed: Bed) -> No
         await runs.resume(other, key, answer)
     await bed.result(other)
     state = await runs.state(other)
-    assert [state.vars[one] for one in ("x", "x2", "y")] == [1, 2, "new"]
+    assert [state.vars[name] for name in ("x", "x2", "y")] == [1, 2, "new"]
     assert (await runs.ledger(other))[0]["result"]["restored_from"] == snapshot.snapshot_id
     await waits_for(runs, run_id, "x")
     with pytest.raises(GraphError, match="nothing to go on with"):
@@ -313,7 +313,7 @@ async def test_a_run_that_has_not_begun_has_no_snapshot(bed: Bed) -> None:
 async def waits_for_one(runs: FlowRuns, run_id: RunId, key: str) -> None:
     """Return when a run waits for this, too."""
     async with asyncio.timeout(LIMIT_S):
-        while key not in {one.wait_key for one in await runs.waits(run_id)}:  # noqa: ASYNC110 - rows
+        while key not in {wait.wait_key for wait in await runs.waits(run_id)}:  # noqa: ASYNC110 - rows
             await asyncio.sleep(0.01)
 
 
@@ -325,45 +325,45 @@ async def test_a_stored_snapshot_starts_runs_after_its_source_was_deleted(bed: B
     runs = FlowRuns(bed.runtime, flows)
     run_id = await runs.start("fork")
     await waits_for(runs, run_id, "x", "y")
-    kept = await runs.snapshot(run_id, "Both wait", description="for X", tags=["t", "u"], by="ada")
+    first = await runs.snapshot(run_id, "Both wait", description="for X", tags=["t", "u"], by="ada")
     await runs.resume(run_id, "x", 1)
     await waits_for_one(runs, run_id, "x2")
     later = await runs.snapshot(run_id, "later")
     unkept = await runs.snapshot(run_id, "unkept", keep=False)
 
     async with bed.client("elsewhere") as elsewhere:
-        there = FlowRuns(elsewhere, flows.app)
-        both, one = [later.snapshot_id, kept.snapshot_id], [kept.snapshot_id]
-        rows = await there.snapshots()
+        client_runs = FlowRuns(elsewhere, flows.app)
+        both, only_first = [later.snapshot_id, first.snapshot_id], [first.snapshot_id]
+        rows = await client_runs.snapshots()
         assert [row.id for row in rows] == both
         assert rows[1].created_by == "ada"
         assert 0 < rows[1].seq < rows[0].seq
         for among, ids in (
-            ({"run": run_id, "query": "OTH W"}, one),
-            ({"tag": "u", "query": "for x"}, one),
+            ({"run": run_id, "query": "OTH W"}, only_first),
+            ({"tag": "u", "query": "for x"}, only_first),
             ({"tag": "none"}, []),
             ({"limit": 1}, both[:1]),
-            ({"after": both[0]}, one),
+            ({"after": both[0]}, only_first),
         ):
-            assert [row.id for row in await there.snapshots(**among)] == ids, among
+            assert [row.id for row in await client_runs.snapshots(**among)] == ids, among
         other_app = FlowRuns(elsewhere, "other")
         other_tenant = FlowRuns(elsewhere, flows.app, tenant="acme")
         for strange in (other_app, other_tenant):
             assert await strange.snapshots(run=run_id) == []
             with pytest.raises(NoSuchSnapshotError):
-                await strange.restore(kept.snapshot_id)
+                await strange.restore(first.snapshot_id)
             with pytest.raises(NoSuchSnapshotError):
-                await strange.delete_snapshot(kept.snapshot_id)
+                await strange.delete_snapshot(first.snapshot_id)
         await runs.cancel(run_id)
         await bed.ended(run_id)
-        other = await there.restore(kept.snapshot_id, id="other")
-        assert await there.restore(kept.snapshot_id, id="other") == other
+        other = await client_runs.restore(first.snapshot_id, id="other")
+        assert await client_runs.restore(first.snapshot_id, id="other") == other
         await waits_for(runs, other, "x", "y")
-        assert (await runs.ledger(other))[0]["result"]["restored_from"] == kept.snapshot_id
-        await there.delete_snapshot(kept.snapshot_id)
-        for gone in (kept, unkept):
-            with pytest.raises(NoSuchSnapshotError, match=gone.snapshot_id):
-                await runs.restore(gone.snapshot_id)
+        assert (await runs.ledger(other))[0]["result"]["restored_from"] == first.snapshot_id
+        await client_runs.delete_snapshot(first.snapshot_id)
+        for snapshot in (first, unkept):
+            with pytest.raises(NoSuchSnapshotError, match=snapshot.snapshot_id):
+                await runs.restore(snapshot.snapshot_id)
         await waits_for(runs, other, "x", "y")
         assert [row.id for row in await runs.snapshots()] == [later.snapshot_id]
 
@@ -414,7 +414,7 @@ async def test_the_ledger_is_complete_after_continue_as_new(bed: Bed) -> None:
     assert await bed.result(run_id) == sum(range(300))
     assert len(await bed.log(run_id, "run.continued")) == 1
     ledger = await runs.ledger(run_id)
-    assert len([one for one in ledger if one["status"] == "started"]) == 300
+    assert len([record for record in ledger if record["status"] == "started"]) == 300
     assert verify_ledger_chain(ledger)["ok"]
     with pytest.raises(GraphError, match="are the runtime's"):
         await runs.start("work", vars={"_runtime": {"effect_seq": "x"}})

@@ -115,7 +115,9 @@ class Play:
     async def over(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Do something; if the host crashes meanwhile, repeat it with the next one."""
         while True:
-            doing, dead = (asyncio.ensure_future(one) for one in (work(), self.died.wait()))
+            doing, dead = (
+                asyncio.ensure_future(awaitable) for awaitable in (work(), self.died.wait())
+            )
             await asyncio.wait({doing, dead}, return_when=asyncio.FIRST_COMPLETED)
             for task in (doing, dead):
                 task.cancel()
@@ -125,7 +127,7 @@ class Play:
             self.died.clear()
             await self.stage.restart()
 
-    async def told(self, run_id: RunId, key: str) -> None:
+    async def answer_wait(self, run_id: RunId, key: str) -> None:
         """Answer a wait. It counts once, whichever host crashes."""
 
         async def answer() -> None:
@@ -137,7 +139,7 @@ class Play:
 
     async def _is_answered(self, run_id: RunId, key: str) -> bool:
         runs = self.stage.runs
-        keys = {str(one.wait_key) for one in await runs.waits(run_id)}
+        keys = {str(wait.wait_key) for wait in await runs.waits(run_id)}
         for doubt in keys:
             if doubt.startswith("in_doubt:"):
                 with suppress(StaleResumeError):  # it was decided, and continues
@@ -149,11 +151,11 @@ class Play:
             else:
                 await runs.resume(run_id, key, f"to {key}")
         records = await runs.ledger(run_id)
-        ends = [(one["effect"] or {}) for one in records]
+        ends = [(record["effect"] or {}) for record in records]
         return any(
-            one.get("payload", {}).get("wait_key") == key
-            for one in ends
-            if one.get("type") == "resume"
+            effect.get("payload", {}).get("wait_key") == key
+            for effect in ends
+            if effect.get("type") == "resume"
         )
 
 
@@ -162,10 +164,14 @@ def plain(record: dict[str, Any]) -> str:
     words = ("node_id", "status", "attempt", "effect", "error")
     # A repeated emission finds no wait: its listener has got the event.
     is_timed = record["node_id"] in {"rest", "tell", "end"} or record["status"] == "waiting"
-    told = {one: record[one] for one in words} | {"result": None if is_timed else record["result"]}
+    fields = {name: record[name] for name in words} | {
+        "result": None if is_timed else record["result"]
+    }
     # A branch is named after the record of its fork: an effect in doubt has two records more.
-    told["branch"] = [one.partition(".")[2] for one in (record["delta"] or {}).get("branch") or ()]
-    return re.sub("[0-9a-f]{32}", "ID", json.dumps(told, sort_keys=True))
+    fields["branch"] = [
+        key.partition(".")[2] for key in (record["delta"] or {}).get("branch") or ()
+    ]
+    return re.sub("[0-9a-f]{32}", "ID", json.dumps(fields, sort_keys=True))
 
 
 async def play(bed: Bed, app: str, faults: Faults) -> Played:
@@ -178,7 +184,7 @@ async def play(bed: Bed, app: str, faults: Faults) -> Played:
     await act.over(lambda: act.stage.waits(ear))
     run_id = await act.over(lambda: act.stage.runs.start("flow", id="r"))
     for key in ("k", f"evt:run:{run_id}:paid", "r"):
-        await act.told(run_id, key)
+        await act.answer_wait(run_id, key)
     state = await act.over(lambda: act.stage.ended(run_id))
     played.heard = (await act.over(lambda: act.stage.ended(ear))).output["out"]["name"]
     bed.open_store = opened
@@ -212,16 +218,16 @@ async def test_a_flow_survives_a_crash_at_each_write(
     pace = 1 if IS_SLOW else 2
     while is_struck:
         faults = Faults(nth=nth, manner=manner, wanted=is_a_runs)
-        found = await play(bed, bed.name().type, faults)
+        outcome = await play(bed, bed.name().type, faults)
 
         where = f"died {manner} at call {nth}"
-        assert found.output == first.output, where
-        assert (found.heard, found.continued) == (first.heard, first.continued), where
-        assert found.ledger == first.ledger, where
-        again = found.done - first.done
+        assert outcome.output == first.output, where
+        assert (outcome.heard, outcome.continued) == (first.heard, first.continued), where
+        assert outcome.ledger == first.ledger, where
+        again = outcome.done - first.done
         assert again.total() <= 1, (where, again)
-        assert again["once"] <= found.doubts <= 1, where
-        doubts += found.doubts
+        assert again["once"] <= outcome.doubts <= 1, where
+        doubts += outcome.doubts
         is_struck, nth = faults.struck, nth + pace
     assert nth > 25
     assert doubts >= 1

@@ -61,14 +61,14 @@ async def speaking(bed: Bed, voice: Voice) -> AsyncIterator[tuple[Stage, WebClie
         yield stage, WebClient(app(bed.runtime)), WebClient(app(client))
 
 
-def said_in(events: list[dict[str, Any]]) -> str:
+def text_of(events: list[dict[str, Any]]) -> str:
     """The text that a reader shows."""
     text = ""
-    for one in events:
-        if one["event"] == "text_snapshot":
-            text = one["data"]["text"]
-        elif one["event"] == "text_delta":
-            text += one["data"]["text"]
+    for event in events:
+        if event["event"] == "text_snapshot":
+            text = event["data"]["text"]
+        elif event["event"] == "text_delta":
+            text += event["data"]["text"]
     return text
 
 
@@ -76,42 +76,46 @@ def said_in(events: list[dict[str, Any]]) -> str:
 async def test_an_answer_is_shown_while_it_is_said(bed: Bed) -> None:
     """On its host and on others; who comes in its middle has all of it. None of it is kept."""
     voice = Voice()
-    async with speaking(bed, voice) as (stage, here, there):
+    async with speaking(bed, voice) as (stage, web, other_web):
         run_id = await stage.runs.start("flow")
         path = f"/v1/graph-runs/{run_id}/ledger"
         async with (
-            here.stream(path) as near,
-            there.stream(path) as far,
-            here.stream(f"{path}?live=false") as plain,
+            web.stream(path) as near,
+            other_web.stream(path) as far,
+            web.stream(f"{path}?live=false") as plain,
         ):
-            steps = [await one.until("step") for one in (near, far, plain)]  # each listens
+            steps = [await stream.until("step") for stream in (near, far, plain)]  # each listens
             voice.say()
             # The other process may begin to listen behind the first piece; it has that all the same.
-            seen = [await one.until("text_delta", "text_snapshot") for one in (near, far)]
-            async with there.stream(path) as late:
-                seen.append(await late.until("text_snapshot"))
+            event_lists = [
+                await stream.until("text_delta", "text_snapshot") for stream in (near, far)
+            ]
+            async with other_web.stream(path) as late:
+                event_lists.append(await late.until("text_snapshot"))
                 voice.say(2)
-                seen[0] += await near.until("text_delta") + await near.until("text_delta")
-                seen[1] += await far.until("text_delta") + await far.until("text_delta")
-                seen[2] += await late.until("text_delta") + await late.until("text_delta")
+                event_lists[0] += await near.until("text_delta") + await near.until("text_delta")
+                event_lists[1] += await far.until("text_delta") + await far.until("text_delta")
+                event_lists[2] += await late.until("text_delta") + await late.until("text_delta")
                 voice.say()
                 for n, stream in enumerate((near, far, late)):
-                    seen[n] += await stream.until_end()
+                    event_lists[n] += await stream.until_end()
             steps[2] += await plain.until_end()
-        for events in seen:
-            assert said_in(events) == "".join(PIECES)
+        for events in event_lists:
+            assert text_of(events) == "".join(PIECES)
             assert events[-1]["event"] == "end"
-            pieces = [one for one in events if one["event"] not in {"step", "end"}]
-            assert not any("id" in one for one in pieces)
-            (begun,) = (one for one in steps[2] if one["data"].get("status") == "started")
-            told = {name: begun["data"][name] for name in ("node_id", "step_id")}
-            assert all(told.items() <= one["data"].items() for one in pieces)
-        heard = [one["data"]["text"] for one in seen[0] if one["event"] == "reasoning_delta"]
-        assert heard == ["hm"]
-        assert {one["event"] for one in steps[2]} == {"step", "end"}
-        kinds = {one.kind for one in await bed.log(run_id)}
+            pieces = [event for event in events if event["event"] not in {"step", "end"}]
+            assert not any("id" in event for event in pieces)
+            (begun,) = (event for event in steps[2] if event["data"].get("status") == "started")
+            step_ids = {name: begun["data"][name] for name in ("node_id", "step_id")}
+            assert all(step_ids.items() <= event["data"].items() for event in pieces)
+        reasoning = [
+            event["data"]["text"] for event in event_lists[0] if event["event"] == "reasoning_delta"
+        ]
+        assert reasoning == ["hm"]
+        assert {event["event"] for event in steps[2]} == {"step", "end"}
+        kinds = {entry.kind for entry in await bed.log(run_id)}
         assert kinds.isdisjoint({K.TEXT_DELTA, K.REASONING_DELTA})
-        async with there.stream(path) as again:
-            assert {one["event"] for one in await again.until_end()} == {"step", "end"}
+        async with other_web.stream(path) as again:
+            assert {event["event"] for event in await again.until_end()} == {"step", "end"}
     state = await stage.ended(run_id)
     assert state.output["out"]["content"] == "".join(PIECES)

@@ -166,7 +166,7 @@ async def test_a_decision_counts_for_its_doubt_only(bed: Bed) -> None:
     await stage.runs.resume(run_id, str(second.wait_key), {"result": "second"})
 
     assert (await stage.ended(run_id)).output == {"out": "second"}
-    keys = [(one.details or {})["idempotency_key"] for one in (first, second)]
+    keys = [(wait.details or {})["idempotency_key"] for wait in (first, second)]
     assert keys[0] == keys[1]
 
 
@@ -208,7 +208,7 @@ async def test_other_branches_do_not_wait_for_a_decision(bed: Bed) -> None:
     )
     first = bed.runtime
     run_id = await payments.doubted(stage)
-    waits = {one.reason: str(one.wait_key) for one in await stage.waits(run_id, 2)}
+    waits = {wait.reason: str(wait.wait_key) for wait in await stage.waits(run_id, 2)}
     await stage.runs.resume(run_id, waits[WaitReason.USER], "yes")
     await asyncio.wait_for(done.wait(), LIMIT_S)
     await stage.restart()
@@ -271,11 +271,12 @@ class Decided:
 
     async def _look(self, run_id: RunId, decision: dict[str, Any]) -> None:
         looks, dies = (
-            asyncio.ensure_future(one) for one in (self._decide(run_id, decision), self.died.wait())
+            asyncio.ensure_future(awaitable)
+            for awaitable in (self._decide(run_id, decision), self.died.wait())
         )
         await asyncio.wait({looks, dies}, return_when=asyncio.FIRST_COMPLETED)
-        for one in (looks, dies):
-            one.cancel()
+        for task in (looks, dies):
+            task.cancel()
         await asyncio.wait({looks, dies})
         if not looks.cancelled():
             looks.result()
@@ -310,7 +311,7 @@ async def doubted(
     state = await decided.ended(run_id, decision)
     bed.open_store = opened
     await stage.restart()
-    return state, payments, decided, await stage.told(run_id)
+    return state, payments, decided, await stage.node_statuses(run_id)
 
 
 @pytest.mark.item(414, 441)
@@ -326,21 +327,21 @@ async def test_a_doubt_survives_a_crash_at_each_write(
     """It is opened and decided once; the effect executes as often as was ordered, or is in doubt again."""
     if bed.backend != "memory" or not bed.drops:
         pytest.skip("in memory each call is a place to die; a system test kills processes")
-    first, payments, _, told = await doubted(bed, decision, Faults())
+    first, payments, _, first_records = await doubted(bed, decision, Faults())
     calls = payments.calls
     assert calls == (2 if "execute" in decision else 1)
     nth, is_struck, again = 0, True, 0
     while is_struck:
         faults = Faults(nth=nth, manner=manner, wanted=is_a_decision)
-        state, payments, decided, found = await doubted(bed, decision, faults)
+        state, payments, decided, records = await doubted(bed, decision, faults)
 
         where = f"died {manner} at call {nth}"
-        doubts = sum(status == "waiting" for _, status, _ in found)
+        doubts = sum(status == "waiting" for _, status, _ in records)
         assert (state.status, state.output) == (first.status, first.output) or doubts == 2, where
         assert payments.calls <= calls + (doubts - 1), where
         assert decided.accepted <= doubts, where
         if doubts == 1:
-            assert found == told, where
+            assert records == first_records, where
         again += doubts == 2
         is_struck, nth = faults.struck, nth + 1
     assert nth > 3

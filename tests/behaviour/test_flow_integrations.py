@@ -67,9 +67,9 @@ class Till:
 
 async def paying(bed: Bed, till: Till, *specs: WorkflowSpec) -> Stage:
     """Yield a stage of flows that pay."""
-    given = specs or (single(T.TOOL_CALLS, {"tool_calls": [PAY]}),)
+    flow_specs = specs or (single(T.TOOL_CALLS, {"tool_calls": [PAY]}),)
     handlers = local_llm(ScriptedModel(), till.tools()).effect_handlers
-    return await staged(bed, *given, effect_handlers=handlers)
+    return await staged(bed, *flow_specs, effect_handlers=handlers)
 
 
 @pytest.mark.item(435)
@@ -84,17 +84,20 @@ async def test_an_approved_call_is_executed_once(bed: Bed) -> None:
         await stage.runs.resume(run_id, key, {"decisions": {"c9": True}})
     assert till.paid == []
     both = await asyncio.gather(
-        *(stage.runs.resume(run_id, key, {"approved": True, "by": one}) for one in "ab"),
+        *(stage.runs.resume(run_id, key, {"approved": True, "by": person}) for person in "ab"),
         return_exceptions=True,
     )
-    assert sorted(type(one).__name__ for one in both) == ["NoneType", "StaleResumeError"]
+    assert sorted(type(outcome).__name__ for outcome in both) == ["NoneType", "StaleResumeError"]
 
     state = await stage.ended(run_id)
 
     assert state.status is RunStatus.COMPLETED, state.error
     assert (till.paid, state.output["out"]["results"][0]["output"]) == ([7], "paid 7")
-    told = [("work", one, 1) for one in ("started", "waiting", "completed", "started", "completed")]
-    assert await stage.told(run_id) == told
+    statuses = [
+        ("work", status, 1)
+        for status in ("started", "waiting", "completed", "started", "completed")
+    ]
+    assert await stage.node_statuses(run_id) == statuses
     await stage.restart()
     assert (await stage.runs.state(run_id)).output == state.output
     with pytest.raises(StaleResumeError):
@@ -180,7 +183,7 @@ async def test_branches_have_decisions_of_their_own(bed: Bed) -> None:
         )
         for n in range(3)
     }
-    names = {one: one for one in nodes}
+    names = {node: node for node in nodes}
     nodes |= {"fork": lambda _run, _ctx: StepPlan("fork", parallel=names, next_node="end")}
     stage = await paying(bed, till, WorkflowSpec("flow", "fork", nodes | {"end": ending}))
     run_id = await stage.runs.start("flow")
@@ -191,13 +194,13 @@ async def test_branches_have_decisions_of_their_own(bed: Bed) -> None:
     for order in range(3):
         await stage.runs.resume(run_id, waits[order].wait_key or "", {"approved": order != 1})
         if order == 0:  # a crash before the result of a call would leave it in doubt
-            while ("b0", "completed", 1) not in await stage.told(run_id):  # noqa: ASYNC110 - rows
+            while ("b0", "completed", 1) not in await stage.node_statuses(run_id):  # noqa: ASYNC110 - rows
                 await asyncio.sleep(0.01)
             await stage.restart()
     state = await stage.ended(run_id)
     assert sorted(till.paid) == [0, 2]
-    told = [state.output[f"b{n}"]["results"][0]["success"] for n in range(3)]
-    assert told == [True, False, True]
+    successes = [state.output[f"b{n}"]["results"][0]["success"] for n in range(3)]
+    assert successes == [True, False, True]
 
 
 @pytest.mark.item(434)
@@ -212,7 +215,7 @@ async def test_a_client_executes_calls(bed: Bed) -> None:
     run_id = await stage.runs.start("flow")
     (wait,) = await stage.waits(run_id)
     key = wait.wait_key or ""
-    assert [one["name"] for one in (wait.details or {})["tool_calls"]] == ["pay", "look"]
+    assert [call["name"] for call in (wait.details or {})["tool_calls"]] == ["pay", "look"]
     for odd in ([{"call_id": "c9", "output": 1}], [{"call_id": "c1", "output": 1}]):
         with pytest.raises(GraphError, match="answer to"):
             await stage.runs.resume(run_id, key, {"results": odd})
@@ -222,7 +225,7 @@ async def test_a_client_executes_calls(bed: Bed) -> None:
 
     rows = (await stage.ended(run_id)).output["out"]["results"]
 
-    assert [(one["call_id"], one["success"], one["output"], one["error"]) for one in rows] == [
+    assert [(row["call_id"], row["success"], row["output"], row["error"]) for row in rows] == [
         ("c1", False, None, "no money"),
         ("c2", True, {"n": 1}, None),
     ]
@@ -282,10 +285,10 @@ async def test_tokens_count_on_the_budget_of_the_root(bed: Bed) -> None:
     handlers = local_llm(model).effect_handlers
     stage = await staged(bed, *speaking("a", "b", "c"), effect_handlers=handlers)
     for most, calls in ((30, 3), (20, 2)):
-        asked = model.calls
+        calls_before = model.calls
         root, run_id = await started_below(stage, "a", most)
         state = await stage.ended(run_id)
-        assert model.calls - asked == calls
+        assert model.calls - calls_before == calls
         assert (state.status is RunStatus.COMPLETED) is (calls == 3), state.error
         assert calls == 3 or f"has used up its budget (max_tokens {most})" in (state.error or "")
         assert await bed.runtime.store.reads.tokens_left(root) == 0
@@ -324,20 +327,20 @@ async def test_knowledge_is_kept_by_a_bridge(bed: Bed) -> None:
     handlers = local_llm(ScriptedModel(), knowledge=bridge).effect_handlers
     stage = await staged(bed, *specs, effect_handlers=handlers)
     assert (await stage.play("tell", session_id="s")).output["out"]["count"] == 1
-    (found,) = (await stage.play("ask", session_id="s")).output["out"]["items"]
-    assert fact.items() <= found.items()
-    (found,) = (await stage.play("find", session_id="s")).output["out"]["candidates"]
-    assert found["label"] == "Tea"
+    (item,) = (await stage.play("ask", session_id="s")).output["out"]["items"]
+    assert fact.items() <= item.items()
+    (candidate,) = (await stage.play("find", session_id="s")).output["out"]["candidates"]
+    assert candidate["label"] == "Tea"
     assert (await stage.play("ask", session_id="t")).output["out"]["items"] == []
 
 
-async def kept_of(stage: Stage, run_id: RunId) -> str:
+async def stored_text_of(stage: Stage, run_id: RunId) -> str:
     """Return all that is stored of a run."""
     bed = stage.bed
-    entries = [dict(one.payload) for one in await bed.log(run_id)]
-    told = [entries, await stage.runs.ledger(run_id), str(await bed.row(run_id))]
+    entries = [dict(entry.payload) for entry in await bed.log(run_id)]
+    parts = [entries, await stage.runs.ledger(run_id), str(await bed.row(run_id))]
     snapshot = await stage.runs.snapshot(run_id, "s")
-    return json.dumps([told, snapshot.to_dict(), (await stage.runs.state(run_id)).vars])
+    return json.dumps([parts, snapshot.to_dict(), (await stage.runs.state(run_id)).vars])
 
 
 async def flow_files_of(bed: Bed, packed: bytes) -> str:
@@ -345,10 +348,10 @@ async def flow_files_of(bed: Bed, packed: bytes) -> str:
     store = bed.runtime.store
     bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, bed.name().tenant)
     record, _ = await bundles.install(packed)
-    found = [str(record)]
+    texts = [str(record)]
     for bundle in (open_workflow_bundle(packed), await bundles.load(record)):
-        found += [bundle.manifest.model_dump_json(), *map(str, bundle.files.values())]
-    return str(found)
+        texts += [bundle.manifest.model_dump_json(), *map(str, bundle.files.values())]
+    return str(texts)
 
 
 PAYING: dict[str, Any] = {
@@ -390,31 +393,31 @@ async def test_a_remote_model_and_its_keys(
         remote = RemoteModel(
             server.url, api_key=Secret("SERVER"), provider_keys={"acme": Secret("ACME")}
         )
-        one = hybrid_llm(remote, till.tools())
+        llm = hybrid_llm(remote, till.tools())
         specs = open_workflow_bundle(packed).specs()
-        stage = await staged(bed, *specs, effect_handlers=one.effect_handlers)
+        stage = await staged(bed, *specs, effect_handlers=llm.effect_handlers)
         run_id = await stage.runs.start("paying@1")
         (wait,) = await stage.waits(run_id)
         await stage.runs.resume(run_id, wait.wait_key or "", {"approved": True})
         state = await stage.ended(run_id)
-        await backend.told(bed, run_id)
-        spans = "".join(one.to_json() for one in backend.spans)
+        await backend.root_span(bed, run_id)
+        spans = "".join(span.to_json() for span in backend.spans)
 
     assert state.output["paid"]["results"][0]["output"] == "paid 7"
     assert state.output["last"]["content"] == "with [secret SERVER]"
-    first, second = (one[2] for one in server.asked)
+    first, second = (request[2] for request in server.asked)
     assert (first["authorization"], first["x-provider-api-key"]) == (
         f"Bearer {KEY}-SERVER",
         f"{KEY}-ACME",
     )
     assert "x-provider-api-key" not in second
-    kept = await kept_of(stage, run_id)
+    stored_text = await stored_text_of(stage, run_id)
     flows = await flow_files_of(bed, packed)
-    for text in (kept, spans):
+    for text in (stored_text, spans):
         assert "paid 7" in text
         assert "[secret SERVER]" in text
     assert "done?" in flows
-    assert KEY not in kept + spans + flows + caplog.text
+    assert KEY not in stored_text + spans + flows + caplog.text
 
 
 @pytest.mark.nats
@@ -422,8 +425,8 @@ async def test_a_remote_model_and_its_keys(
 async def test_a_host_names_a_missing_secret(bed: Bed) -> None:
     """The run fails, and nothing is sent."""
     with chat_server(said()) as server:
-        one = remote_llm(RemoteModel(server.url, api_key=Secret("NOWHERE")))
-        handlers = one.effect_handlers
+        llm = remote_llm(RemoteModel(server.url, api_key=Secret("NOWHERE")))
+        handlers = llm.effect_handlers
         stage = await staged(bed, single(T.LLM_CALL, {"prompt": "?"}), effect_handlers=handlers)
         state = await stage.play("flow")
     assert "secret NOWHERE is not known on this host" in (state.error or "")

@@ -41,13 +41,13 @@ def records_of(ledger: list[dict[str, Any]], *, with_ids: bool) -> list[str]:
     The actor driver waits also for a sub-graph that ends at once. That wait is left out, and the
     numbers of the steps after it differ, so `with_ids` is for graphs without one.
     """
-    told: dict[tuple[str, ...], list[str]] = {}
+    lines: dict[tuple[str, ...], list[str]] = {}
     began: dict[tuple[str, ...], Any] = {}
-    for one in ledger:
-        delta = {**(one["delta"] or {})}
+    for record in ledger:
+        delta = {**(record["delta"] or {})}
         branch = tuple(key.partition(".")[2] for key in delta.pop("branch", ()))
-        effect = one["effect"] and {name: one["effect"][name] for name in ("type", "payload")}
-        status, error = one["status"], one["error"]
+        effect = record["effect"] and {name: record["effect"][name] for name in ("type", "payload")}
+        status, error = record["status"], record["error"]
         if effect and effect["type"] == SUB:
             began[branch] = effect
             if status == "waiting":
@@ -57,18 +57,27 @@ def records_of(ledger: list[dict[str, Any]], *, with_ids: bool) -> list[str]:
             del delta["status"]
         if status == "failed" and (began.pop(branch, None) or {}):
             effect, error = None, None  # of the effect, or of the wait
-        result = one["result"]
+        result = record["result"]
         if isinstance(result, dict) and "delivered" in result:
             result = result["delivered"]
-        ids = [one["step_id"], one["idempotency_key"]] if with_ids else []
+        ids = [record["step_id"], record["idempotency_key"]] if with_ids else []
         if not with_ids:
             delta = {
                 name: value for name, value in delta.items() if name not in {"seq", "open", "start"}
             }
-        words = [list(branch), one["node_id"], status, one["attempt"], effect, result, error, delta]
+        words = [
+            list(branch),
+            record["node_id"],
+            status,
+            record["attempt"],
+            effect,
+            result,
+            error,
+            delta,
+        ]
         text = _HINT.sub("", _TIME.sub("AT", json.dumps(words, sort_keys=True)))
-        told.setdefault(branch, []).append(_ID.sub("ID", text) + json.dumps(ids))
-    return [line for branch in sorted(told) for line in told[branch]]
+        lines.setdefault(branch, []).append(_ID.sub("ID", text) + json.dumps(ids))
+    return [line for branch in sorted(lines) for line in lines[branch]]
 
 
 def has_sub(program: list[Any]) -> bool:
@@ -82,20 +91,20 @@ async def of_actors(
     """Return the ledgers of a run and of the runs below it."""
     state = await runs.state(run_id)
     ledger = records_of(await runs.ledger(run_id), with_ids=with_ids)
-    found = Counter(["\n".join([state.workflow_id, *ledger])])
+    ledgers = Counter(["\n".join([state.workflow_id, *ledger])])
     for child in await client.children(run_id):
-        found += await of_actors(client, runs, child.run_id, with_ids=with_ids)
-    return found
+        ledgers += await of_actors(client, runs, child.run_id, with_ids=with_ids)
+    return ledgers
 
 
 def of_embedded(stores: Stores, run_id: str, *, with_ids: bool) -> Counter[str]:
     """Return the same for the embedded driver."""
     state = stores.runs.load(run_id)
     ledger = records_of(stores.ledger.list(run_id), with_ids=with_ids)
-    found = Counter(["\n".join([state.workflow_id, *ledger])])
+    ledgers = Counter(["\n".join([state.workflow_id, *ledger])])
     for child in stores.runs.list_children(parent_run_id=run_id):
-        found += of_embedded(stores, child.run_id, with_ids=with_ids)
-    return found
+        ledgers += of_embedded(stores, child.run_id, with_ids=with_ids)
+    return ledgers
 
 
 async def played(client: Runtime, app: str, play: FlowPlay) -> str | None:
@@ -111,11 +120,13 @@ async def played(client: Runtime, app: str, play: FlowPlay) -> str | None:
     stores = Stores("memory", Path(), clock=RunningClock())
     World(stores, play.compiled, Weather(steps=3)).run(play.name, main)
     with_ids = not has_sub(play.program)
-    one = await of_actors(client, runs, main, with_ids=with_ids)
-    other = of_embedded(stores, main, with_ids=with_ids)
-    if one == other:
+    on_actors = await of_actors(client, runs, main, with_ids=with_ids)
+    embedded = of_embedded(stores, main, with_ids=with_ids)
+    if on_actors == embedded:
         return None
-    was, now = ("\n".join(sorted(many.elements())).split("\n") for many in (other, one))
+    was, now = (
+        "\n".join(sorted(ledgers.elements())).split("\n") for ledgers in (embedded, on_actors)
+    )
     diff = difflib.unified_diff(was, now, "embedded", "on actors", lineterm="", n=1)
     return "\n".join([f"seed {play.seed}", *diff])
 
@@ -134,6 +145,6 @@ async def test_both_drivers_write_equal_ledgers(bed: Bed) -> None:
         app = bed.name().type
         await flows_of(app, plays).register(bed.runtime)
         async with bed.client() as client:
-            found = await asyncio.gather(*(played(client, app, one) for one in plays))
-        wrong += [one for one in found if one is not None]
+            differences = await asyncio.gather(*(played(client, app, play) for play in plays))
+        wrong += [difference for difference in differences if difference is not None]
     assert not wrong, f"{len(wrong)} differ\n" + "\n".join(wrong[:3])

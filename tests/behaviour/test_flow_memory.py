@@ -48,13 +48,13 @@ T = EffectType
 
 def talk(*words: str) -> dict[str, Any]:
     """Return vars with a context of these messages."""
-    return {"context": {"messages": [{"role": "user", "content": one} for one in words]}}
+    return {"context": {"messages": [{"role": "user", "content": word} for word in words]}}
 
 
 def words(state: RunState) -> list[str]:
     """Return the texts of a context's messages, without ids of spans."""
-    said = [one["content"] for one in state.vars["context"]["messages"]]
-    return [one.rpartition("]: ")[2] for one in said]
+    contents = [message["content"] for message in state.vars["context"]["messages"]]
+    return [content.rpartition("]: ")[2] for content in contents]
 
 
 async def summarized(_run: RunState, effect: Effect) -> EffectOutcome:
@@ -97,13 +97,12 @@ async def test_a_flow_stores_notes_and_archives_as_files(bed: Bed, tmp_path: Pat
     note, archived = spans_of(state.vars)
     assert (note["kind"], note["tags"]) == ("memory_note", {"who": "ann"})
     assert artifacts.load_json(note["artifact_id"])["note"] == "Alice owns it"
-    [found] = state.output["found"]["results"]
-    assert "Alice owns it" in found["output"]
-    assert found["meta"]["span_ids"] == [note["artifact_id"]]
-    assert [one["content"] for one in artifacts.load_json(archived["artifact_id"])["messages"]] == [
-        "a",
-        "b",
-    ]
+    [result] = state.output["found"]["results"]
+    assert "Alice owns it" in result["output"]
+    assert result["meta"]["span_ids"] == [note["artifact_id"]]
+    assert [
+        message["content"] for message in artifacts.load_json(archived["artifact_id"])["messages"]
+    ] == ["a", "b"]
     assert words(state) == OUTLASTED
     assert state.output["back"]["inserted"] == 3
 
@@ -114,7 +113,7 @@ async def test_branches_of_a_flow_note_at_the_same_time(bed: Bed) -> None:
     names = [f"n{at}" for at in range(5)]
     fork = dict(zip(names, names, strict=True))
     nodes: dict[str, Any] = {
-        one: asking(T.MEMORY_NOTE, {"note": one}, key=f"of.{one}") for one in names
+        name: asking(T.MEMORY_NOTE, {"note": name}, key=f"of.{name}") for name in names
     }
     nodes["fork"] = lambda _run, _ctx: StepPlan("fork", parallel=fork, next_node="end")
     spec = WorkflowSpec("flow", "fork", {**nodes, "end": ending})
@@ -122,7 +121,7 @@ async def test_branches_of_a_flow_note_at_the_same_time(bed: Bed) -> None:
 
     state = await stage.play("flow")
 
-    assert sorted(one["note_preview"] for one in spans_of(state.vars)) == names
+    assert sorted(span["note_preview"] for span in spans_of(state.vars)) == names
 
 
 @pytest.mark.item(422, 425, 441)
@@ -165,7 +164,7 @@ async def test_memory_survives_a_crash_at_each_write(
 async def outlasting(stage: Stage, died: asyncio.Event, work: Callable[[], Any]) -> RunState:
     """Do something; if the host crashes meanwhile, repeat it with the next one."""
     while True:
-        doing, dead = (asyncio.ensure_future(one) for one in (work(), died.wait()))
+        doing, dead = (asyncio.ensure_future(awaitable) for awaitable in (work(), died.wait()))
         await asyncio.wait({doing, dead}, return_when=asyncio.FIRST_COMPLETED)
         for task in (doing, dead):
             task.cancel()
@@ -198,7 +197,7 @@ async def test_a_blocking_summarizer_runs_in_a_thread(bed: Bed) -> None:
 
 def shared(scope: str) -> list[WorkflowSpec]:
     """Flows that keep, tag, find and bring back what runs share."""
-    told: dict[str, tuple[EffectType, dict[str, Any]]] = {
+    effects: dict[str, tuple[EffectType, dict[str, Any]]] = {
         "note": (T.MEMORY_NOTE, {"note": "Alice owns it", "tags": {"n": "1"}}),
         "tag": (T.MEMORY_TAG, {"span_id": 1, "tags": {"who": "ann"}}),
         "query": (T.MEMORY_QUERY, {"query": "alice", "return": "both"}),
@@ -207,7 +206,7 @@ def shared(scope: str) -> list[WorkflowSpec]:
     }
     return [
         single(kind, payload | {"scope": "all" if name == "all" else scope}, name=name)
-        for name, (kind, payload) in told.items()
+        for name, (kind, payload) in effects.items()
     ]
 
 
@@ -225,19 +224,19 @@ async def test_runs_of_an_app_share_memory(bed: Bed, scope: str) -> None:
     tagged = (await stage.play("tag", session_id="s")).output["out"]["results"][0]
     assert tagged["success"], tagged
 
-    async def found(flow: str, session_id: str) -> list[dict[str, Any]]:
+    async def matches_of(flow: str, session_id: str) -> list[dict[str, Any]]:
         state = await stage.play(flow, session_id=session_id)
         return list(state.output["out"]["results"][0]["meta"]["matches"])
 
-    (match,) = await found("query", "s")
+    (match,) = await matches_of("query", "s")
     assert match["tags"] == {"n": "1", "who": "ann"}
     assert match["owner_run_id"] == ("global" if scope == "global" else "session:s")
     for flow in ("query", "all"):
-        assert len(await found(flow, "t")) == (scope == "global")
+        assert len(await matches_of(flow, "t")) == (scope == "global")
     state = await stage.play("back", session_id="s")
     assert words(state) == ["[MEMORY NOTE]\nAlice owns it"]
     stage.runs = FlowRuns(bed.runtime, stage.flows.app, tenant="other")
-    assert await found("query", "s") == []
+    assert await matches_of("query", "s") == []
 
 
 @pytest.mark.item(422)
@@ -291,9 +290,9 @@ async def test_a_note_that_is_executed_again_leaves_the_tags_of_others(bed: Bed)
     rows = bed.runtime.store.data.memories.of("default")
     about = f"flows:{stage.flows.app}:session:s"
     await rows.put(NewMemory(id="0" * 32, about=about, text="by another program"))
-    (first,) = [one for one in await rows.page(about=about) if one.key]
+    (first,) = [row for row in await rows.page(about=about) if row.key]
     records = await stage.runs.ledger(run_id)
-    key = next(one["idempotency_key"] for one in records if one["effect"])
+    key = next(record["idempotency_key"] for record in records if record["effect"])
 
     async def tags() -> dict[str, str]:
         (row,) = (await stage.play("query", session_id="s")).output["out"]["results"]
@@ -373,8 +372,8 @@ async def test_evidence_of_tools_is_kept_on_hosts(bed: Bed) -> None:
 
     state = await stage.ended(run_id)
 
-    [found] = evidence_of(state)
-    kept = evidence_in(artifacts, found["evidence_id"]) or {}
-    text = artifacts.load_text(get_artifact_id(kept["artifacts"]["stdout"]))
+    [evidence] = evidence_of(state)
+    stored_evidence = evidence_in(artifacts, evidence["evidence_id"]) or {}
+    text = artifacts.load_text(get_artifact_id(stored_evidence["artifacts"]["stdout"]))
     assert text == "out of ls"
-    assert "out of ls" not in str([one.payload for one in await bed.log(run_id)])
+    assert "out of ls" not in str([entry.payload for entry in await bed.log(run_id)])

@@ -35,7 +35,7 @@ SUB = T.START_SUBWORKFLOW
 def forking(*names: str, join: str = "end") -> Any:
     """Return a node with branches at nodes of these names."""
     return lambda run, _ctx: StepPlan(
-        run.current_node, parallel={one: one for one in names}, next_node=join
+        run.current_node, parallel={name: name for name in names}, next_node=join
     )
 
 
@@ -98,9 +98,9 @@ async def test_branches_go_on_at_the_same_time(bed: Bed) -> None:
     }
     assert sorted(calls) == ["l", "r"]
     ways = {
-        tuple(one["delta"].get("branch") or ())
-        for one in await stage.runs.ledger(run_id)
-        if one["delta"]
+        tuple(record["delta"].get("branch") or ())
+        for record in await stage.runs.ledger(run_id)
+        if record["delta"]
     }
     assert ways == {(), ("0.l",), ("0.r",)}
 
@@ -115,19 +115,19 @@ async def test_patches_of_branches_are_merged_in_order(bed: Bed) -> None:
     def bad(_run: RunState, _ctx: Any) -> StepPlan:
         raise ValueError("on purpose")
 
-    def named(name: str, *branches: str, reducers: Any = None, **nodes: Any) -> WorkflowSpec:
-        made = fork_of(*branches, reducers=reducers, **nodes)
-        return WorkflowSpec(name, made.entry_node, made.nodes, made.reducers)
+    def spec_of(name: str, *branches: str, reducers: Any = None, **nodes: Any) -> WorkflowSpec:
+        fork = fork_of(*branches, reducers=reducers, **nodes)
+        return WorkflowSpec(name, fork.entry_node, fork.nodes, fork.reducers)
 
     x, y = setting(x=1), setting(y=2)
     adding = {"x": lambda before, values: sum(values, before or 0)}
     stage = await staged(
         bed,
-        named("merged", "a", "b", a=x, b=y),
-        named("reduced", "a", "b", "c", reducers=adding, a=x, b=x, c=y),
-        named("twice", "a", "b", a=x, b=setting(x=2)),
-        named("failed", "a", "b", a=bad, b=y),
-        named("none", a=x),
+        spec_of("merged", "a", "b", a=x, b=y),
+        spec_of("reduced", "a", "b", "c", reducers=adding, a=x, b=x, c=y),
+        spec_of("twice", "a", "b", a=x, b=setting(x=2)),
+        spec_of("failed", "a", "b", a=bad, b=y),
+        spec_of("none", a=x),
     )
 
     assert (await stage.play("merged")).output == {"x": 1, "y": 2}
@@ -165,9 +165,9 @@ async def test_nested_branches_are_merged_from_the_inside(bed: Bed) -> None:
 async def child_of(stage: Stage, run_id: RunId) -> RunId:
     """Return the first child of a run as soon as there is one."""
     async with asyncio.timeout(LIMIT_S):
-        while not (found := await stage.bed.runtime.children(run_id)):  # noqa: ASYNC110 - rows
+        while not (children := await stage.bed.runtime.children(run_id)):  # noqa: ASYNC110 - rows
             await asyncio.sleep(0.01)
-    return found[0].run_id
+    return children[0].run_id
 
 
 ASKING = single(T.ASK_USER, {"prompt": "?", "wait_key": "k"}, name="child")
@@ -264,8 +264,8 @@ async def test_a_cancelled_run_cancels_its_children(bed: Bed) -> None:
 
     await stage.runs.cancel(run_id)
 
-    for one in (run_id, *(child.run_id for child in children), below):
-        assert (await bed.ended(one)).status is RowStatus.CANCELLED
+    for id_ in (run_id, *(child.run_id for child in children), below):
+        assert (await bed.ended(id_)).status is RowStatus.CANCELLED
 
 
 @pytest.mark.item(421)

@@ -83,20 +83,24 @@ async def play_all(bed: Bed, first: int, count: int) -> None:
     wrong: list[str] = []
     timers_s, look_s = (500.0, 25.0) if bed.backend == "memory" else (0.05, 0.01)
     for begin in range(first, first + count, AT_ONCE):
-        many = range(begin, min(begin + AT_ONCE, first + count))
+        seeds = range(begin, min(begin + AT_ONCE, first + count))
         deaths = DEATHS if begin // AT_ONCE % 2 else 0
-        plays = [FlowPlay(seed, timers_s, look_s, deaths) for seed in many]
+        plays = [FlowPlay(seed, timers_s, look_s, deaths) for seed in seeds]
         app = bed.name().type
         flows = flows_of(app, plays)
         await flows.register(bed.runtime)
         async with bed.client() as client:
             if deaths:
                 async with dying(bed, begin, flows):
-                    found = await asyncio.gather(*(play.play(client, app) for play in plays))
+                    problem_lists = await asyncio.gather(
+                        *(play.play(client, app) for play in plays)
+                    )
             else:
-                found = await asyncio.gather(*(play.play(client, app) for play in plays))
-        told = zip(plays, found, strict=True)
-        wrong += [f"seed {play.seed}: {one}" for play, many_ in told for one in many_]
+                problem_lists = await asyncio.gather(*(play.play(client, app) for play in plays))
+        pairs = zip(plays, problem_lists, strict=True)
+        wrong += [
+            f"seed {play.seed}: {problem}" for play, problems in pairs for problem in problems
+        ]
         runs = await bed.runtime.store.lists.runs(among=RunFilter(type=app), limit=10_000)
         wrong += await leftovers(bed.runtime, bed.runtime.store, runs)
     assert not wrong, f"{len(wrong)} differ\n" + "\n".join(wrong[:3])

@@ -49,7 +49,7 @@ async def test_one_of_two_answers_to_a_wait_succeeds(bed: Bed) -> None:
         return name
 
     async with bed.client("a") as first, bed.client("b") as second:
-        both = [FlowRuns(one, stage.flows.app) for one in (first, second)]
+        both = [FlowRuns(client, stage.flows.app) for client in (first, second)]
         for _ in range(RUNS):
             run_id = await stage.runs.start("flow")
             await stage.waits(run_id, WAITS)
@@ -58,8 +58,8 @@ async def test_one_of_two_answers_to_a_wait_succeeds(bed: Bed) -> None:
                 for key in names
                 for n, runs in enumerate(both)
             ]
-            found = await asyncio.gather(*tries)
-            won = [name for name in found if name is not None]
+            outcomes = await asyncio.gather(*tries)
+            won = [name for name in outcomes if name is not None]
 
             assert [name.partition(" ")[2] for name in won] == names
             output = (await stage.ended(run_id)).output
@@ -73,26 +73,26 @@ async def test_one_event_wakes_many_flows(bed: Bed) -> None:
     if bed.backend == "memory":
         pytest.skip("it is about rows of a server")
     stage = await staged(bed, single(T.WAIT_EVENT, {"name": "go", "scope": "global"}))
-    many: list[RunId] = []
-    while len(many) < LISTENERS:
-        many += await asyncio.gather(*(stage.runs.start("flow") for _ in range(100)))
-    early = set(many[: LISTENERS - 20])
+    run_ids: list[RunId] = []
+    while len(run_ids) < LISTENERS:
+        run_ids += await asyncio.gather(*(stage.runs.start("flow") for _ in range(100)))
+    early = set(run_ids[: LISTENERS - 20])
     for run_id in early:
         await stage.waits(run_id)
 
     begin = time.perf_counter()
-    told = await stage.runs.emit("go", 1, event_id="one")
+    delivery = await stage.runs.emit("go", 1, event_id="one")
     emitted_s = time.perf_counter() - begin
     await asyncio.gather(*(bed.runtime.wait(run_id) for run_id in early))
     resumed_s = time.perf_counter() - begin
     print(f"{len(early)} listeners: emitted in {emitted_s:.2f} s, all ended in {resumed_s:.2f} s")  # noqa: T201
 
-    assert told["delivered"] >= len(early)
-    late = [run_id for run_id in many if not (await bed.row(run_id)).status.is_terminal]
+    assert delivery["delivered"] >= len(early)
+    late = [run_id for run_id in run_ids if not (await bed.row(run_id)).status.is_terminal]
     for run_id in late:
         await stage.waits(run_id)
     await stage.runs.emit("go", 2, event_id="two")
-    for run_id in many:
+    for run_id in run_ids:
         event = (await bed.result(run_id))["out"]["event_id"]
         assert event == ("one" if run_id in early else event)
         assert len(await bed.log(run_id, K.ASK_REPLIED)) == 1
@@ -116,7 +116,7 @@ async def test_a_child_that_was_swept_is_joined_all_the_same(bed: Bed) -> None:
 
     assert (await stage.ended(run_id)).output["out"]["output"] == {"out": "yes"}
     await sweep(bed)
-    for gone in (run_id, handle.run_id):
+    for swept_id in (run_id, handle.run_id):
         for read in (stage.runs.state, stage.runs.ledger):
             with pytest.raises(NoSuchRunError):
-                await read(gone)
+                await read(swept_id)

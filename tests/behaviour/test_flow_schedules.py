@@ -60,18 +60,18 @@ async def until_done(bed: Bed, name: str) -> None:
 async def test_a_tick_that_fires_twice_starts_one_run(bed: Bed) -> None:
     """Also on the next host. A trigger starts a run of its own."""
     stage, name = await staged(bed, END), name_of(bed)
-    given: dict[str, Any] = {"vars": {"n": 1}, "session_id": "s1"}
-    made = await schedule_flow(bed.runtime, stage.flows, name, "flow", **given, delay_s=0)
+    inputs: dict[str, Any] = {"vars": {"n": 1}, "session_id": "s1"}
+    schedule = await schedule_flow(bed.runtime, stage.flows, name, "flow", **inputs, delay_s=0)
     [first] = await runs_of(stage, name, 1)
     await stage.restart()
     done = await bed.runtime.schedules.get(name)
-    again = replace(done, base_at=made.base_at, next_at=made.next_at)
+    again = replace(done, base_at=schedule.base_at, next_at=schedule.next_at)
     assert await bed.runtime.store.schedules.put(again, expected=done.revision)
     await until_done(bed, name)
     assert await bed.runtime.schedules.trigger(name, request_id="r")
     assert not await bed.runtime.schedules.trigger(name, request_id="r")
     triggered = derive_id("trigger", DEFAULT_TENANT, name, "r")
-    last = run_id_of_mail(made.agent_id, f"schedule:{name}", triggered)
+    last = run_id_of_mail(schedule.agent_id, f"schedule:{name}", triggered)
     rows = await runs_of(stage, name, 2, last)
 
     assert [row.run_id for row in rows] == [first.run_id, last]
@@ -81,8 +81,8 @@ async def test_a_tick_that_fires_twice_starts_one_run(bed: Bed) -> None:
         state = await stage.ended(row.run_id)
         assert (state.output, state.session_id) == ({"n": 1}, "s1")
         ticks.append(state.vars["_runtime"].get("scheduled_at"))
-    assert made.next_at is not None
-    assert ticks == [made.next_at.isoformat(), None]
+    assert schedule.next_at is not None
+    assert ticks == [schedule.next_at.isoformat(), None]
 
 
 async def test_missed_ticks_start_runs_one_after_the_other(bed: Bed) -> None:
@@ -90,10 +90,12 @@ async def test_missed_ticks_start_runs_one_after_the_other(bed: Bed) -> None:
     question = asking(T.ASK_USER, {"prompt": "?", "wait_key": "ok"})
     stage = await staged(bed, WorkflowSpec("flow", "ask", {"ask": question, "end": ending}))
     name = name_of(bed)
-    made = await schedule_flow(bed.runtime, stage.flows, name, "flow", cron=DAILY, catch_up="all")
+    schedule = await schedule_flow(
+        bed.runtime, stage.flows, name, "flow", cron=DAILY, catch_up="all"
+    )
     at = (await bed.runtime.store.schedules.now()).replace(microsecond=0) - timedelta(days=1)
-    old = replace(made, next_at=at, base_at=at)
-    assert await bed.runtime.store.schedules.put(old, expected=made.revision)
+    old = replace(schedule, next_at=at, base_at=at)
+    assert await bed.runtime.store.schedules.put(old, expected=schedule.revision)
     for count in (1, 2):
         rows: list[RunRow] = []
         while len(rows) < count:
@@ -137,7 +139,7 @@ async def test_an_invalid_schedule_of_a_flow_is_refused_at_the_call(bed: Bed) ->
         await create("flow", vars={"n": "x" * 300_000})
     with pytest.raises(UnknownScheduleError):
         await bed.runtime.schedules.get(name)
-    made = await create("flow", vars={"n": 1})
-    assert await create("flow", vars={"n": 1}) == made
+    schedule = await create("flow", vars={"n": 1})
+    assert await create("flow", vars={"n": 1}) == schedule
     with pytest.raises(ScheduleExistsError, match="agent_id"):
         await create("other", vars={"n": 1})

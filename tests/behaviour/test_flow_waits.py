@@ -37,7 +37,7 @@ ASK = {"prompt": "Refund?", "wait_key": "k", "choices": ["yes", "no"], "allow_fr
 def forking(*names: str) -> Any:
     """Return a node with branches at nodes of these names."""
     return lambda run, _ctx: StepPlan(
-        run.current_node, parallel={one: one for one in names}, next_node="end"
+        run.current_node, parallel={name: name for name in names}, next_node="end"
     )
 
 
@@ -70,7 +70,11 @@ async def test_a_person_answers_once(bed: Bed) -> None:
     for late in (stage.runs.resume, stage.runs.answer):
         with pytest.raises(StaleResumeError, match=r"(?i)run is (not waiting|completed)"):
             await late(run_id, "k", "no")
-    assert [one[1] for one in await stage.told(run_id)] == ["started", "waiting", "completed"]
+    assert [record[1] for record in await stage.node_statuses(run_id)] == [
+        "started",
+        "waiting",
+        "completed",
+    ]
 
 
 @pytest.mark.item(411)
@@ -163,12 +167,12 @@ async def test_a_handler_waits_for_an_external_job(bed: Bed) -> None:
         return EffectOutcome.waiting(wait)
 
     stage = await staged(bed, single(T.TOOL_CALLS, {}), effect_handlers={T.TOOL_CALLS: handle})
-    many = {one: await stage.runs.start("flow", vars={"reason": one}) for one in odd}
-    for run_id in many.values():
+    run_ids = {reason: await stage.runs.start("flow", vars={"reason": reason}) for reason in odd}
+    for run_id in run_ids.values():
         (wait,) = await stage.waits(run_id)
         assert wait.details == {"job": 5}
     await stage.restart()
-    for run_id in many.values():
+    for run_id in run_ids.values():
         await stage.runs.resume(run_id, "j", {"done": True})
 
         assert (await stage.ended(run_id)).output["out"] == {"done": True}
@@ -287,8 +291,8 @@ async def test_an_event_reaches_the_waits_in_its_scope(bed: Bed) -> None:
             while not await runs_of.waits(run_id):  # noqa: ASYNC110 - rows
                 await asyncio.sleep(0.01)
 
-    told = (await stage.play("emit")).output["out"]
-    assert (told["delivered"], told["resumed"]) == (1, [runs["session"]])
+    emission = (await stage.play("emit")).output["out"]
+    assert (emission["delivered"], emission["resumed"]) == (1, [runs["session"]])
     assert (await stage.ended(runs["session"])).output["out"]["payload"] == {"n": 1}
     scopes = {
         "workflow": {"workflow_id": "workflow"},
@@ -297,10 +301,10 @@ async def test_an_event_reaches_the_waits_in_its_scope(bed: Bed) -> None:
     }
     for scope, whose in scopes.items():
         assert (await stage.runs.emit("unpaid", scope=scope, **whose))["delivered"] == 0
-        told = await stage.runs.emit("paid", [scope], event_id="e", scope=scope, **whose)
-        assert told == {
+        emission = await stage.runs.emit("paid", [scope], event_id="e", scope=scope, **whose)
+        assert emission == {
             "event_id": "e",
-            "wait_key": told["wait_key"],
+            "wait_key": emission["wait_key"],
             "delivered": 1,
             "resumed": [runs[scope]],
         }
@@ -330,10 +334,10 @@ def listening(times: int) -> WorkflowSpec:
     """Return a flow that waits for this many events."""
 
     def hear(run: RunState, _ctx: Any) -> StepPlan:
-        heard = run.vars.setdefault("heard", [])
-        heard += [run.vars["event"]["payload"]] if "event" in run.vars else []
-        if len(heard) == times:
-            return StepPlan("hear", complete_output=heard)
+        payloads = run.vars.setdefault("heard", [])
+        payloads += [run.vars["event"]["payload"]] if "event" in run.vars else []
+        if len(payloads) == times:
+            return StepPlan("hear", complete_output=payloads)
         effect = Effect(T.WAIT_EVENT, {"name": "e", "scope": "global"}, "event")
         return StepPlan("hear", effect, next_node="hear")
 
@@ -372,11 +376,13 @@ async def test_an_event_reaches_all_branches_that_wait_for_it(bed: Bed) -> None:
     run_id = await stage.runs.start("flow")
     await stage.waits(run_id, 3)
 
-    told = await stage.runs.emit("both", 5, event_id="x")
+    emission = await stage.runs.emit("both", 5, event_id="x")
 
-    assert (told["delivered"], told["resumed"]) == (1, [run_id])
+    assert (emission["delivered"], emission["resumed"]) == (1, [run_id])
     output = (await stage.ended(run_id)).output
-    assert {name: one["payload"] for name, one in output["in"].items()} == dict.fromkeys("xyz", 5)
+    assert {name: event["payload"] for name, event in output["in"].items()} == dict.fromkeys(
+        "xyz", 5
+    )
     assert (await stage.runs.state(run_id)).vars["_runtime"]["events_heard"] == {"x": 1}
 
 
@@ -413,22 +419,22 @@ async def test_an_emission_reaches_each_listener_once(
     pages: list[list[Any]] = []
 
     async def slowly(event: str, payload: Any, **more: Any) -> Any:
-        found = await emit(event, payload, **more, limit=5)
-        pages.append([run_id for run_id, _ in found])
-        for told in found:
-            bed.runtime.approvals._on_answer(*told)
+        waits = await emit(event, payload, **more, limit=5)
+        pages.append([run_id for run_id, _ in waits])
+        for wait in waits:
+            bed.runtime.approvals._on_answer(*wait)
         for run_id in pages[-1]:
             await bed.seen(run_id, K.ASK_SENT, times=2)
             await stage.waits(run_id)
-        return found
+        return waits
 
     monkeypatch.setattr(bed.runtime.store.arrivals, "emit", slowly)
-    told = await stage.runs.emit("e", 1)
+    emission = await stage.runs.emit("e", 1)
     monkeypatch.undo()
 
-    assert [len(one) for one in pages] == [5, 5, 2, 0]
-    assert told["delivered"] == count
-    assert told["resumed"] == sorted(runs)
+    assert [len(page) for page in pages] == [5, 5, 2, 0]
+    assert emission["delivered"] == count
+    assert emission["resumed"] == sorted(runs)
     assert MOST_ANSWERED == 2000
     assert (await stage.runs.emit("e", 2))["delivered"] == count
     assert [(await stage.ended(run_id)).output for run_id in runs] == [[1, 2]] * count

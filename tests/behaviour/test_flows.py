@@ -67,18 +67,18 @@ async def test_a_flow_goes_through_its_nodes(bed: Bed) -> None:
     assert state.output == {"y": 2, "x": 1, "got": {"it": {"n": 5}}}
     assert (state.actor_id, state.session_id, state.workflow_id) == ("ann", "s", "flow")
     assert await bed.result(run_id) == state.output
-    told = [("a", "completed", 1), ("b", "started", 1), ("b", "completed", 1)]
-    assert await stage.told(run_id) == told
+    statuses = [("a", "completed", 1), ("b", "started", 1), ("b", "completed", 1)]
+    assert await stage.node_statuses(run_id) == statuses
     records = await stage.runs.ledger(run_id)
     begun, done = records[2:4]
     assert begun["idempotency_key"] == done["idempotency_key"]
     assert begun["step_id"] == done["step_id"]
     assert done["result"] == {"n": 5}
-    assert {(one["run_id"], one["actor_id"], one["session_id"]) for one in records} == {
+    assert {(record["run_id"], record["actor_id"], record["session_id"]) for record in records} == {
         (run_id, "ann", "s")
     }
-    assert [one["step_id"] for one in records] == [
-        one["step_id"] for one in await stage.runs.ledger(run_id)
+    assert [record["step_id"] for record in records] == [
+        record["step_id"] for record in await stage.runs.ledger(run_id)
     ]
 
 
@@ -87,11 +87,13 @@ async def test_an_id_names_one_run_for_all_clients_of_a_tenant(bed: Bed) -> None
     """From any process and under any client's name. Another tenant's run of that id is a different run."""
     stage = await staged(bed, WorkflowSpec("flow", "end", {"end": ending}))
     async with bed.client("a") as first, bed.client("b") as second:
-        many = [FlowRuns(one, stage.flows.app) for one in (first, second, bed.runtime)]
-        found = {await one.start("flow", id="r", vars={"n": n}) for n, one in enumerate(many)}
+        flow_runs = [FlowRuns(client, stage.flows.app) for client in (first, second, bed.runtime)]
+        run_ids = {
+            await runs.start("flow", id="r", vars={"n": n}) for n, runs in enumerate(flow_runs)
+        }
         other = await FlowRuns(first, stage.flows.app, tenant="t2").start("flow", id="r")
 
-    (run_id,) = found
+    (run_id,) = run_ids
     assert (await stage.ended(run_id)).output == {"n": 0}
     with pytest.raises(NoSuchRunError):
         await stage.runs.state(other)
@@ -100,22 +102,22 @@ async def test_an_id_names_one_run_for_all_clients_of_a_tenant(bed: Bed) -> None
 @pytest.mark.item(415, 440, 472)
 async def test_a_handler_cannot_change_what_is_recorded(bed: Bed) -> None:
     """A handler changes its effect while the record of its start rides. The chain and the next attempt stay."""
-    shown: list[Any] = []
+    payloads: list[Any] = []
 
     def handle(run: RunState, effect: Effect) -> EffectOutcome:
-        shown.append({**effect.payload, "n": [*effect.payload["n"]]})
+        payloads.append({**effect.payload, "n": [*effect.payload["n"]]})
         effect.payload["n"].append("changed")
         effect.payload["new"] = effect.result_key = "changed"
-        return EffectOutcome.failed("again") if len(shown) == 1 else EffectOutcome.completed(1)
+        return EffectOutcome.failed("again") if len(payloads) == 1 else EffectOutcome.completed(1)
 
     spec = single(T.TOOL_CALLS, {"n": [1]})
     stage = await staged(bed, spec, effect_handlers={T.TOOL_CALLS: handle}, effect_policy=FAST)
     run_id = await stage.runs.start("flow")
     state = await stage.ended(run_id)
 
-    assert (state.output, shown) == ({"out": 1}, [{"n": [1]}] * 2)
-    told = [one["effect"] for one in (await stage.runs.ledger(run_id))[1:5]]
-    assert told == [{"type": "tool_calls", "payload": {"n": [1]}, "result_key": "out"}] * 4
+    assert (state.output, payloads) == ({"out": 1}, [{"n": [1]}] * 2)
+    effects = [record["effect"] for record in (await stage.runs.ledger(run_id))[1:5]]
+    assert effects == [{"type": "tool_calls", "payload": {"n": [1]}, "result_key": "out"}] * 4
 
 
 @pytest.mark.item(437, 438, 439, 440)
@@ -135,14 +137,16 @@ async def test_a_failed_attempt_is_followed_by_another(bed: Bed, fails: int) -> 
     state = await stage.ended(run_id)
 
     ends = ["failed", "completed" if fails == 1 else "failed"]
-    told = [("work", "started", 1), ("work", ends[0], 1), ("work", "started", 2)]
-    assert await stage.told(run_id) == [*told, ("work", ends[1], 2)][: 4 if fails == 1 else 3] or (
-        fails == 2
-    )
+    statuses = [("work", "started", 1), ("work", ends[0], 1), ("work", "started", 2)]
+    assert await stage.node_statuses(run_id) == [*statuses, ("work", ends[1], 2)][
+        : 4 if fails == 1 else 3
+    ] or (fails == 2)
     assert len(calls) == 2
-    records = [one for one in await stage.runs.ledger(run_id) if one["idempotency_key"]][:4]
-    assert [one["attempt"] for one in records] == [1, 1, 2, 2]
-    assert len({one["idempotency_key"] for one in records}) == 1
+    records = [record for record in await stage.runs.ledger(run_id) if record["idempotency_key"]][
+        :4
+    ]
+    assert [record["attempt"] for record in records] == [1, 1, 2, 2]
+    assert len({record["idempotency_key"] for record in records}) == 1
     assert records[1]["error"] == "no"
     assert len(await bed.log(run_id, K.TIMER_FIRED)) == 1
     if fails == 1:
@@ -173,7 +177,7 @@ async def test_without_retries_the_first_failure_is_final(bed: Bed) -> None:
     states = [await first.play("flow"), await second.play("once")]
 
     assert calls == ["flow", "once"]
-    assert all("at its first attempt: OSError: down" in str(one.error) for one in states)
+    assert all("at its first attempt: OSError: down" in str(state.error) for state in states)
 
 
 @pytest.mark.item(439, 441)
@@ -205,22 +209,24 @@ async def test_a_node_that_requests_an_effect_again_executes_it_again(bed: Bed) 
     assert (await stage.ended(run_id)).output == {"n": 4, "got": 3, "out": "go"}
     assert keys == ["1", "2", "3"]
     records = await stage.runs.ledger(run_id)
-    asked = [one for one in records if (one["effect"] or {}).get("type") == "tool_calls"]
-    assert len({one["idempotency_key"] for one in asked}) == 3
+    effect_records = [
+        record for record in records if (record["effect"] or {}).get("type") == "tool_calls"
+    ]
+    assert len({record["idempotency_key"] for record in effect_records}) == 3
 
 
 async def test_steps_are_committed_with_the_next_idempotent_effect(bed: Bed) -> None:
     """They are durable before an at-most-once effect, and while a long effect executes."""
-    seen: list[tuple[str, str, str]] = []
+    positions: list[tuple[str, str, str]] = []
 
     async def look(run: RunState) -> None:
         last = (await stage.runs.ledger(RunId(run.run_id)))[-1]
-        seen.append((run.current_node, last["node_id"], last["status"]))
+        positions.append((run.current_node, last["node_id"], last["status"]))
 
     async def handle(run: RunState, effect: Effect) -> EffectOutcome:
         await look(run)
         async with asyncio.timeout(LIMIT_S):
-            while effect.payload["slow"] and seen[-1][1] != run.current_node:
+            while effect.payload["slow"] and positions[-1][1] != run.current_node:
                 await asyncio.sleep(0.01)
                 await look(run)
         return EffectOutcome.completed()
@@ -240,12 +246,12 @@ async def test_steps_are_committed_with_the_next_idempotent_effect(bed: Bed) -> 
 
     await stage.play("flow")
 
-    found = list(dict.fromkeys(seen))
+    steps = list(dict.fromkeys(positions))
     durable = [("slow", "slow", "started"), ("once", "once", "started")]
     if bed.backend == "memory":
-        assert found[:3] == [("a", "a", "started"), ("c", "a", "started"), ("slow", "c", "started")]
+        assert steps[:3] == [("a", "a", "started"), ("c", "a", "started"), ("slow", "c", "started")]
     # A busy machine may look only after the commit that a long effect causes.
-    assert found[-2:] == durable
+    assert steps[-2:] == durable
 
 
 @pytest.mark.item(441)
@@ -296,13 +302,15 @@ async def test_an_effect_in_doubt_is_decided_by_an_operator(
     assert (state.status.value, state.output, len(keys)) == ends
     assert len({*keys}) == 1
     records = (await stage.runs.ledger(run_id))[1:]
-    assert [one["status"] for one in records[:2]] == ["started", "waiting"]
-    [told] = [one for one in records if (one["effect"] or {}).get("type") == "resume"]
+    assert [record["status"] for record in records[:2]] == ["started", "waiting"]
+    [resume_record] = [
+        record for record in records if (record["effect"] or {}).get("type") == "resume"
+    ]
     if "error" in decision:
-        assert (told["status"], told["result"]) == ("failed", decision)
+        assert (resume_record["status"], resume_record["result"]) == ("failed", decision)
         assert "card expired" in str(state.error)
     else:
-        assert told["result"] == decision.get("result", decision)
+        assert resume_record["result"] == decision.get("result", decision)
 
 
 def _raises(_run: RunState, _ctx: Any) -> StepPlan:
@@ -344,7 +352,7 @@ async def test_a_bad_node_fails_its_run(bed: Bed) -> None:
     The run does not stay RUNNING, and is not retried.
     """
     nodes = {name: {"work": node, "end": ending} for name, (node, _) in _NODES.items()}
-    stage = await staged(bed, *(WorkflowSpec(name, "work", one) for name, one in nodes.items()))
+    stage = await staged(bed, *(WorkflowSpec(name, "work", graph) for name, graph in nodes.items()))
 
     for name, (_, error) in _NODES.items():
         state = await stage.play(name)
@@ -363,8 +371,8 @@ def _leaves(_run: RunState, _effect: Effect) -> EffectOutcome:
 
 
 def _odd() -> Any:
-    made: Any = EffectOutcome
-    return made("odd")
+    outcome_type: Any = EffectOutcome
+    return outcome_type("odd")
 
 
 _HANDLERS: Final[dict[T, tuple[Any, str]]] = {
@@ -455,7 +463,7 @@ async def test_a_run_has_limits_namespaces_and_traces(bed: Bed) -> None:
     assert (state.output["max_iterations"], state.output["max_tokens"]) == (10, 80)
     assert state.output["estimated_tokens_used"] == 77
     assert {"context", "scratchpad", "_runtime", "_temp", "_limits"} <= {*state.vars}
-    assert {one.limit_type for one in check_limits(state)} == {"iterations", "tokens"}
+    assert {limit.limit_type for limit in check_limits(state)} == {"iterations", "tokens"}
     trace = state.vars["_runtime"]["node_traces"]["work"]
     assert (len(trace["steps"]), trace["dropped"]) == (5, 3)
     assert "#TRUNCATION" in trace["steps"][0]["result"]
@@ -466,8 +474,8 @@ async def test_nodes_have_the_artifacts_of_the_host(bed: Bed) -> None:
     """A large value is stored, and the vars have its reference."""
 
     def keep(run: RunState, ctx: Any) -> StepPlan:
-        found = ctx.artifacts.store(b"x" * 100_000, run_id=run.run_id)
-        run.vars["big"] = artifact_ref(found.artifact_id)
+        artifact = ctx.artifacts.store(b"x" * 100_000, run_id=run.run_id)
+        run.vars["big"] = artifact_ref(artifact.artifact_id)
         return StepPlan("keep", next_node="end")
 
     artifacts = InMemoryArtifactStore()
@@ -477,9 +485,9 @@ async def test_nodes_have_the_artifacts_of_the_host(bed: Bed) -> None:
     state = await stage.play("flow")
 
     (id_,) = state.output["big"].values()
-    found = artifacts.load(id_)
-    assert found is not None
-    assert len(found.content) == 100_000
+    artifact = artifacts.load(id_)
+    assert artifact is not None
+    assert len(artifact.content) == 100_000
 
 
 @pytest.mark.item(396)
@@ -544,9 +552,9 @@ async def test_a_long_run_continues_as_new(
     assert len(done) == len({*done}) == (0 if is_pure else rounds - 2)
     assert len(await bed.log(run_id, K.RUN_CONTINUED)) >= 2
     seqs = [
-        one["delta"]["seq"]
-        for one in await stage.runs.ledger(run_id)
-        if "seq" in (one["delta"] or {})
+        record["delta"]["seq"]
+        for record in await stage.runs.ledger(run_id)
+        if "seq" in (record["delta"] or {})
     ]
     assert seqs == [*range(len(seqs))]
 
@@ -559,7 +567,7 @@ async def test_a_tampered_record_is_found(bed: Bed) -> None:
     )
     state = await stage.play("flow")
     records = await stage.runs.ledger(RunId(state.run_id))
-    changed = [{**one} for one in records]
+    changed = [{**record} for record in records]
     changed[2]["result"] = 2
 
     assert verify_ledger_chain(records)["ok"]

@@ -125,9 +125,9 @@ async def test_a_fork_that_would_repeat_an_effect_is_refused(bed: Bed) -> None:
         await bed.runtime.fork_run(run_id, at_seq=mark.seq)
     await bed.seen(child, K.RUN_STARTED)
     await bed.runtime.signal(child, "go")
-    asked = await bed.seen(run_id, K.ASK_SENT)
-    with pytest.raises(ContractError, match=f"question.*{other}.*entry {asked.seq}"):
-        await bed.runtime.fork_run(run_id, at_seq=asked.seq)
+    question = await bed.seen(run_id, K.ASK_SENT)
+    with pytest.raises(ContractError, match=f"question.*{other}.*entry {question.seq}"):
+        await bed.runtime.fork_run(run_id, at_seq=question.seq)
     with pytest.raises(ContractError, match="entries 0 to"):
         await bed.runtime.fork_run(run_id, at_seq=999)
     with pytest.raises(UnknownRunError):
@@ -157,11 +157,11 @@ async def test_a_fork_keeps_results_of_children_and_decisions(bed: Bed) -> None:
     other = await bed.serve(work)
     budgets = {"spawn_budget": SpawnBudget(max_runs=1)}
     run_id = await bed.submit(await bed.serve(act), **budgets)
-    (asked,) = await opened(bed.runtime, run_id)
+    (request,) = await opened(bed.runtime, run_id)
     question = await bed.seen(run_id, K.ASK_SENT)
     with pytest.raises(ContractError, match=f"fork at {question.seq - 1}"):
         await bed.runtime.fork_run(run_id, at_seq=question.seq)
-    await bed.runtime.approvals.decide(asked.id, approve=True, by="Alex")
+    await bed.runtime.approvals.decide(request.id, approve=True, by="Alex")
     await bed.result(run_id)
     before_join = await bed.runtime.fork_run(run_id, at_seq=await behind(bed, run_id, "mark"))
     (again,) = await opened(bed.runtime, before_join)
@@ -169,7 +169,7 @@ async def test_a_fork_keeps_results_of_children_and_decisions(bed: Bed) -> None:
     decided = await bed.seen(run_id, K.ASK_REPLIED)
     behind_decision = await bed.runtime.fork_run(run_id, at_seq=decided.seq)
 
-    assert asked.id != again.id
+    assert request.id != again.id
     assert await bed.result(before_join) == ["job", False]
     assert await bed.result(behind_decision) == ["job", True]
     assert dict(bed.world.count) == {"job": 1, "mark": 1, "pay": 3}

@@ -61,7 +61,7 @@ async def test_the_served_types_are_read_once_for_many_orders(
         late = await ordered(client.front, late_id, "late")
         ended = [await client.front.result(CRM, run) for run in (*runs, late)]
 
-    assert [one.output for one in ended] == ["m0", "m1", "m2", "late"]
+    assert [row.output for row in ended] == ["m0", "m1", "m2", "late"]
 
 
 async def test_a_type_without_a_host_is_refused_after_the_cache_expires(

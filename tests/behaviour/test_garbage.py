@@ -21,7 +21,7 @@ from tests.behaviour.agui import Thread
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.flow_stage import asking, completing, ending, staged
 from tests.behaviour.talks import Echo
-from tests.behaviour.web import made, web_on
+from tests.behaviour.web import create_session, web_on
 from tests.harness.garbage import no_garbage
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def test_runs_of_agents_leave_no_garbage(bed: Bed) -> None:
     """Those with effects, failed effects, model calls, branches, children, questions and waits."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
-        await ctx.gather(ctx.step("one", _one), ctx.sleep(0.0))
+        await ctx.gather(ctx.step("one", _return_one), ctx.sleep(0.0))
         with suppress(ValueError):
             await ctx.step("two", _fails)
         answer = await ctx.llm(str(inbox[0].payload))
@@ -120,7 +120,7 @@ async def test_turns_over_http_leave_no_garbage(bed: Bed, app: str) -> None:
     async with web_on(bed, Echo().agent(), app_name=app) as web:
 
         async def play(text: str) -> None:
-            path = await made(web)
+            path = await create_session(web)
             async with web.stream(f"{path}/runs", {"text": text}) as stream:
                 assert (await stream.until())[-1]["event"] == "run_completed"
             async with web.stream(f"{path}/events") as stream:
@@ -134,7 +134,7 @@ async def test_turns_over_http_leave_no_garbage(bed: Bed, app: str) -> None:
                 await play(f"text {n}")
 
 
-async def _one() -> int:
+async def _return_one() -> int:
     return 1
 
 

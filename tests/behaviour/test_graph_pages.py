@@ -49,16 +49,16 @@ STRANGE: Final = f"<html><script>fetch('/v1/flows')</script>{'x' * 100}</html>"
 
 def scrubbed(page: Elements) -> list[str]:
     """Return the step numbers of a page's slider."""
-    [slider] = [one for one in page.all("input") if one.get("id") == "scrub"]
+    [slider] = [element for element in page.all("input") if element.get("id") == "scrub"]
     return str(slider["data-places"]).split()
 
 
 async def vars_of(web: WebClient, path: str) -> Any:
     """Return the vars that a page shows."""
     answer = await web("GET", path, accept=HTML)
-    found = re.search(r'id="vars">(.*?)</pre>', answer.body.decode(), re.DOTALL)
-    assert found is not None, answer
-    return json.loads(found[1].replace("&#34;", '"'))
+    match = re.search(r'id="vars">(.*?)</pre>', answer.body.decode(), re.DOTALL)
+    assert match is not None, answer
+    return json.loads(match[1].replace("&#34;", '"'))
 
 
 async def test_pages_of_flows_list_the_served_flows(
@@ -70,20 +70,22 @@ async def test_pages_of_flows_list_the_served_flows(
         paths = [await started(web, order=n) for n in range(3)]
         for path in paths:
             await waiting_at(web, path)
-        listed = await page_of(web, "/flows")
+        list_page = await page_of(web, "/flows")
         here = f"/flows/{flows.app}/refund"
-        assert here in listed.links()
-        assert "3 running" in listed.text
+        assert here in list_page.links()
+        assert "3 running" in list_page.text
         page = await page_of(web, here)
         assert len(page.all("g", "node")) == len(page.all("li", "card")) == 3
         assert len(page.all("path", "edge")) == 2
         for words in ("ask user", "tool calls", "2 attempts at most", "goes to pay", "Pay."):
             assert words in page.text, words
-        [older] = [one for one in page.links() if one.startswith("?after=")]
+        [older] = [link for link in page.links() if link.startswith("?after=")]
         more = await page_of(web, here + older)
-        shown = [one for one in page.links() + more.links() if one.startswith("/graph-runs/")]
-        assert shown == [f"/graph-runs/{run_of(path)}" for path in reversed(paths)]
-        assert not [one for one in more.links() if one.startswith("?after=")]
+        run_links = [
+            link for link in page.links() + more.links() if link.startswith("/graph-runs/")
+        ]
+        assert run_links == [f"/graph-runs/{run_of(path)}" for path in reversed(paths)]
+        assert not [link for link in more.links() if link.startswith("?after=")]
         for bad in (f"/flows/{flows.app}/nothing", "/flows/nothing/refund"):
             assert "no flow" in (await page_of(web, bad, 404)).text
         assert (await web("GET", f"{here}?after={'x' * 2000}", accept=HTML)).status == 404
@@ -98,9 +100,11 @@ async def test_a_run_is_read_step_by_step(bed: Bed) -> None:
         here = f"/graph-runs/{run_of(path)}"
         await waiting_at(web, path)
         page = await page_of(web, here)
-        buttons = [one.get("value") for one in page.all("button") if one.get("name") == "response"]
+        buttons = [
+            button.get("value") for button in page.all("button") if button.get("name") == "response"
+        ]
         assert buttons == ["yes", "no"]
-        assert [one["class"] for one in page.all("g", "node")] == [
+        assert [node["class"] for node in page.all("g", "node")] == [
             "node waiting",
             "node not-reached",
             "node not-reached",
@@ -109,23 +113,23 @@ async def test_a_run_is_read_step_by_step(bed: Bed) -> None:
         await bed.ended(run_of(path))
         page = await page_of(web, here)
         assert not page.all("article", "approval")
-        assert {one["class"] for one in page.all("g", "node")} == {"node done"}
+        assert {node["class"] for node in page.all("g", "node")} == {"node done"}
         assert len(page.all("path", "taken")) == 2
         assert "chain of hashes is whole" in page.text
-        places = scrubbed(page)
+        positions = scrubbed(page)
         records = (await web.get(f"{path}/ledger?limit=500"))["records"]
-        assert len(places) == len(records)
-        seen = [await vars_of(web, f"{here}?step={place}") for place in places]
+        assert len(positions) == len(records)
+        states = [await vars_of(web, f"{here}?step={position}") for position in positions]
         base = {"order": 7}
         answered = base | {"answer": {"response": "yes"}}
-        assert [one for n, one in enumerate(seen) if n == 0 or one != seen[n - 1]] == [
+        assert [state for n, state in enumerate(states) if n == 0 or state != states[n - 1]] == [
             base,
             answered,
             answered | {"paid": "order 7 paid"},
         ]
-        middle = await page_of(web, f"{here}?step={places[3]}")
+        middle = await page_of(web, f"{here}?step={positions[3]}")
         assert "As it was, step 4 of" in middle.text
-        assert [one["class"] for one in middle.all("g", "node")][0:2] == ["node done", "node now"]
+        assert [node["class"] for node in middle.all("g", "node")][0:2] == ["node done", "node now"]
         for bad in ("x", "1", "9" * 30 + ".0", "-1.0"):
             assert (await web("GET", f"{here}?step={bad}", accept=HTML)).status == 400, bad
         assert (await web("GET", f"{here}?step=999999.0", accept=HTML)).status == 200
@@ -141,24 +145,24 @@ async def test_a_long_run_is_read_in_parts(bed: Bed, monkeypatch: pytest.MonkeyP
         here = f"/graph-runs/{run_of(path)}"
         await waiting_at(web, path)
         records = (await web.get(f"{path}/ledger?limit=500"))["records"]
-        found: list[str] = []
+        steps: list[str] = []
         at = here
         while True:
             page = await page_of(web, at)
             assert "chain of hashes is whole" in page.text
-            found = scrubbed(page) + found
-            first = int(found[0].partition(".")[0])
+            steps = scrubbed(page) + steps
+            first = int(steps[0].partition(".")[0])
             earlier = [
-                one
-                for one in page.links()
-                if one.startswith("?step=") and int(re.findall(r"\d+", one)[0]) < first
+                link
+                for link in page.links()
+                if link.startswith("?step=") and int(re.findall(r"\d+", link)[0]) < first
             ]
             if not earlier:
                 break
             at = here + earlier[0]
-        assert len(found) == len({*found}) == len(records) > 120
-        seen = [await vars_of(web, f"{here}?step={found[n]}") for n in (0, 30, -1)]
-        assert [one.get("n") for one in seen] == [None, 30, 120]
+        assert len(steps) == len({*steps}) == len(records) > 120
+        states = [await vars_of(web, f"{here}?step={steps[n]}") for n in (0, 30, -1)]
+        assert [state.get("n") for state in states] == [None, 30, 120]
 
 
 async def test_a_changed_record_is_found(bed: Bed) -> None:
@@ -184,28 +188,32 @@ async def test_a_snapshot_on_a_page_starts_another_run(bed: Bed) -> None:
         saved = Snapshot(**answer.data)
         assert (saved.name, saved.spec_hash) == ("before", flows.specs["refund"].hash)
         again = await FlowRuns(bed.runtime, flows).restore(saved)
-        shown = await waiting_at(web, f"/v1/graph-runs/{again}")
-        assert (shown["wait"]["key"], shown["vars"]["order"]) == ("ok/1", 7)
+        view = await waiting_at(web, f"/v1/graph-runs/{again}")
+        assert (view["wait"]["key"], view["vars"]["order"]) == ("ok/1", 7)
 
 
 async def test_stored_snapshots_are_listed_and_those_of_another_version_marked(bed: Bed) -> None:
     """On each process. To restore one of another version is a conflict, unless it is forced."""
-    async with flowing(bed) as (here, there, flows):
-        path = await started(there, order=7)
-        await waiting_at(there, path)
+    async with flowing(bed) as (web, other_web, flows):
+        path = await started(other_web, order=7)
+        await waiting_at(other_web, path)
         run = run_of(path)
         row = await row_of(bed.runtime.store, run)
-        made = await FlowRuns(bed.runtime, flows).snapshot(run, "old", keep=False)
+        snapshot = await FlowRuns(bed.runtime, flows).snapshot(run, "old", keep=False)
         rows = bed.runtime.store.data.run_snapshots
-        await keep_snapshot(rows, replace(made, spec_hash="0" * 32), row, seq=1, by="ada")
-        await there.post(f"{path}/snapshots", {"name": "new", "tags": ["prices"]})
-        page = await page_of(there, f"/graph-runs/{run}")
-        place = f"/v1/graph-snapshots/{made.snapshot_id}/restore"
-        refused = await here("POST", place, {})
-        forced = await here("POST", place, {"force": True})
+        await keep_snapshot(rows, replace(snapshot, spec_hash="0" * 32), row, seq=1, by="ada")
+        await other_web.post(f"{path}/snapshots", {"name": "new", "tags": ["prices"]})
+        page = await page_of(other_web, f"/graph-runs/{run}")
+        restore_path = f"/v1/graph-snapshots/{snapshot.snapshot_id}/restore"
+        refused = await web("POST", restore_path, {})
+        forced = await web("POST", restore_path, {"force": True})
 
-    marked = [str(one["data-snapshot"]) for _, one in page.found if "data-snapshot" in one]
-    assert (len(marked), made.snapshot_id in marked) == (2, True)
+    marked = [
+        str(attributes["data-snapshot"])
+        for _, attributes in page.found
+        if "data-snapshot" in attributes
+    ]
+    assert (len(marked), snapshot.snapshot_id in marked) == (2, True)
     assert page.text.count("of another version of the flow") == 1
     assert "prices" in page.text
     assert (refused.status, refused.data["code"]) == (409, "spec_changed")
@@ -267,7 +275,7 @@ async def test_pages_of_flows_execute_no_client_input(bed: Bed) -> None:
         await bed.ended(run)
         failed = await page_of(web, here)
         assert "It failed" in failed.text
-        pages += [await page_of(web, f"{here}?step={place}") for place in scrubbed(failed)]
+        pages += [await page_of(web, f"{here}?step={position}") for position in scrubbed(failed)]
         pages += [await page_of(web, "/flows"), await page_of(web, f"/flows/{flows.app}/{name}")]
         for page in (failed, *pages):
             assert page.text.count("<script>alert(1)</script>") > 0
@@ -280,14 +288,16 @@ async def test_only_operators_see_buttons(bed: Bed) -> None:
         path = await started(web)
         await waiting_at(web, path)
         here = f"/graph-runs/{run_of(path)}"
-        for scopes, wanted in (
+        for scopes, expected_actions in (
             (("flows:run",), ["answer"]),
             (("flows:run", "flows:operate"), ["answer", "cancel", "keep", "pause", "steer"]),
         ):
             client = await guarded.client("ada", *scopes)
             page = await page_of(client, here)
-            found = [one["data-do"] for _, one in page.found if "data-do" in one]
-            assert sorted(map(str, found)) == wanted
+            actions = [
+                attributes["data-do"] for _, attributes in page.found if "data-do" in attributes
+            ]
+            assert sorted(map(str, actions)) == expected_actions
         far = await guarded.client("ada", "flows:run", tenant="acme")
         assert "unknown run" in (await page_of(far, here, 404)).text
         assert "3 running" not in (await page_of(far, "/flows")).text
@@ -311,12 +321,12 @@ async def test_evidence_of_a_run_is_listed_and_saved_as_files(bed: Bed) -> None:
     await flows.register(bed.runtime)
     web = WebClient(app(bed.runtime))
     path, other = [await started(web, flow) for flow in ("fetch", "idle")]
-    for one in (path, other):
-        await bed.ended(run_of(one))
+    for run_path in (path, other):
+        await bed.ended(run_of(run_path))
     here = f"/graph-runs/{run_of(path)}"
 
     page = await page_of(web, here)
-    [link] = [one for one in page.links() if "/evidence/" in one]
+    [link] = [link for link in page.links() if "/evidence/" in link]
     file = await web("GET", link, accept=HTML)
 
     for words in ("fetch_url", EVIL, "content", f"{len(STRANGE)} B", "at get"):
@@ -328,9 +338,9 @@ async def test_evidence_of_a_run_is_listed_and_saved_as_files(bed: Bed) -> None:
     assert file.headers["x-content-type-options"] == "nosniff"
     assert file.headers["content-security-policy"] == "default-src 'none'; sandbox"
     assert not [
-        one
-        for one in (await page_of(web, f"/graph-runs/{run_of(other)}")).links()
-        if "/evidence/" in one
+        link
+        for link in (await page_of(web, f"/graph-runs/{run_of(other)}")).links()
+        if "/evidence/" in link
     ]
     stolen = link.replace(run_of(path), run_of(other))
     nameless = link.rpartition("/")[0]

@@ -69,8 +69,8 @@ async def test_a_replaced_value_is_used_from_then_on(bed: Bed) -> None:
 
     def decide(stage: GuardStage, message: ChatMessage) -> GuardVerdict:
         if stage == "tool_call":
-            asked = ToolCall(id="c", name="look", arguments={"n": 2})
-            return Replace([ChatMessage(role="assistant", content=[asked.block()])])
+            call = ToolCall(id="c", name="look", arguments={"n": 2})
+            return Replace([ChatMessage(role="assistant", content=[call.block()])])
         if stage == "output" and message.text:
             return Replace([ChatMessage.of("assistant", message.text.replace("secret", "…"))])
         return Allow()
@@ -138,14 +138,14 @@ async def test_a_blocked_call_is_a_result_that_the_model_reads(bed: Bed, stage: 
 
 async def test_a_blocked_turn_is_in_no_later_window(bed: Bed) -> None:
     """A guard of inputs gets what is new, once. The conversation goes on after a turn that it blocked."""
-    seen: list[list[str]] = []
+    windows: list[list[str]] = []
 
     @dataclass
     class Words:
         async def check(self, stage: GuardStage, messages: Sequence[ChatMessage]) -> GuardVerdict:
             if stage != "input":
                 return Allow()
-            seen.append([message.text for message in messages])
+            windows.append([message.text for message in messages])
             is_bad = any("bad" in message.text for message in messages)
             return Block("not that") if is_bad else Allow()
 
@@ -159,12 +159,14 @@ async def test_a_blocked_turn_is_in_no_later_window(bed: Bed) -> None:
         await bed.result(await bed.submit(agent, "bad"))
     assert await bed.result(await bed.submit(agent, "last")) == "two"
 
-    assert seen == [["first"], ["bad"], ["last"]]
+    assert windows == [["first"], ["bad"], ["last"]]
     assert [message.text for message in model.asked[-1].messages] == ["first", "one", "last"]
 
 
-@pytest.mark.parametrize("kept", ["store", "outside", "run"])
-async def test_a_replaced_input_is_in_later_windows_as_it_was_replaced(bed: Bed, kept: str) -> None:
+@pytest.mark.parametrize("storage", ["store", "outside", "run"])
+async def test_a_replaced_input_is_in_later_windows_as_it_was_replaced(
+    bed: Bed, storage: str
+) -> None:
     """Guards do not see it again, also if another provider or only the run's log has it."""
 
     def decide(stage: GuardStage, message: ChatMessage) -> GuardVerdict:
@@ -176,8 +178,8 @@ async def test_a_replaced_input_is_in_later_windows_as_it_was_replaced(bed: Bed,
         await ctx.generate("pin 4711", session="s")
         return (await ctx.generate("and?", session="s")).text
 
-    history = InMemoryHistoryProvider() if kept == "outside" else StoreHistory()
-    retention = HistoryRetention.NONE if kept == "run" else HistoryRetention.PERMANENT
+    history = InMemoryHistoryProvider() if storage == "outside" else StoreHistory()
+    retention = HistoryRetention.NONE if storage == "run" else HistoryRetention.PERMANENT
     model = ScriptedModel("one", "two")
     context = ContextConfig(history, retention=retention)
     await bed.live_and_replayed(body, model=model, guards=[Watch(decide)], context=context)
@@ -187,7 +189,7 @@ async def test_a_replaced_input_is_in_later_windows_as_it_was_replaced(bed: Bed,
         ["a note", "pin ****", "one", "and?"],
     ]
     [agent] = bed.agents
-    if kept == "store":
+    if storage == "store":
         turns = await bed.runtime.history.get_messages(agent, session_id="s")
         texts = [turn.text for turn in turns]
         assert texts == ["a note", "pin ****", "one", "and?", "two"]

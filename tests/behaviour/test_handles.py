@@ -74,17 +74,17 @@ async def test_another_run_uses_a_handle_from_a_message(bed: Bed) -> None:
     handle = await spawned(bed)
 
     async def stranger(ctx: RunContext, inbox: list[Message]) -> object:
-        told: Any = inbox[0].payload
-        rebuilt = RunHandle(RunId(told["run"]), AgentId.parse(told["agent"]))
+        ids: Any = inbox[0].payload
+        rebuilt = RunHandle(RunId(ids["run"]), AgentId.parse(ids["agent"]))
         outcome = await ctx.ask(rebuilt, "who", timeout=15)
-        status = await ctx.status(told["run"])
-        await ctx.step("tell", bed.runtime.signal, told["run"], "go", "done")
-        joined = await ctx.join(told["run"])
+        status = await ctx.status(ids["run"])
+        await ctx.step("tell", bed.runtime.signal, ids["run"], "go", "done")
+        joined = await ctx.join(ids["run"])
         await ctx.cancel(rebuilt)
         return [outcome.result, status.status.is_terminal, joined.output]
 
-    told = {"run": handle.run_id, "agent": str(handle.agent_id)}
-    run_id = await bed.submit(await bed.serve(stranger), told)
+    ids = {"run": handle.run_id, "agent": str(handle.agent_id)}
+    run_id = await bed.submit(await bed.serve(stranger), ids)
 
     assert await bed.result(run_id) == ["answer to who", False, "done"]
     assert (await bed.row(handle.run_id)).status is RunStatus.COMPLETED

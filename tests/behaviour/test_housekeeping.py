@@ -67,7 +67,7 @@ async def test_no_task_is_left_after_stop(bed: Bed) -> None:
     """Whether its runs execute, wait or back off."""
     before = asyncio.all_tasks()
     await bed.stop()
-    left = asyncio.all_tasks() - before
+    other_tasks = asyncio.all_tasks() - before
     await bed.start()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -91,7 +91,7 @@ async def test_no_task_is_left_after_stop(bed: Bed) -> None:
     runtime = bed.runtime
     await runtime.stop()
     await bed.stop()
-    assert asyncio.all_tasks() - before == left
+    assert asyncio.all_tasks() - before == other_tasks
     assert not runtime._host.worker._executing
     await bed.start()
 
@@ -150,8 +150,10 @@ async def test_the_workers_maps_are_empty_after_many_runs(bed: Bed) -> None:
             await bed.runtime.cancel(run_id)
     for i, run_id in enumerate(runs):
         row = await bed.ended(run_id)
-        wanted = {1: RunStatus.FAILED, 4: RunStatus.CANCELLED}.get(i % 5, RunStatus.COMPLETED)
-        assert row.status in (wanted, RunStatus.COMPLETED)
+        expected_status = {1: RunStatus.FAILED, 4: RunStatus.CANCELLED}.get(
+            i % 5, RunStatus.COMPLETED
+        )
+        assert row.status in (expected_status, RunStatus.COMPLETED)
     worker = bed.runtime._host.worker
     await bed.until(
         lambda: (

@@ -16,7 +16,7 @@ from compose._web.pages.routes import PAGES
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo, parent_on
 from tests.behaviour.test_http_graphs import flows_at, run_of, started, waiting_at
-from tests.behaviour.web import Answer, WebClient, made, told
+from tests.behaviour.web import Answer, WebClient, create_session, run_message
 
 if TYPE_CHECKING:
     from actors._kernel.agent.message import Message
@@ -70,42 +70,42 @@ LAST: Final = (
 """Requests that delete are sent last, by clients that may."""
 
 
-def name_of(one: WebEndpoint) -> str:
+def name_of(endpoint: WebEndpoint) -> str:
     """Return an endpoint's name in the table."""
-    return f"{one.method} {one.path}"
+    return f"{endpoint.method} {endpoint.path}"
 
 
-def rank(one: WebEndpoint) -> int:
+def rank(endpoint: WebEndpoint) -> int:
     """Return an endpoint's place among requests of authorised clients."""
-    return next((n for n, begin in enumerate(LAST, 1) if name_of(one).startswith(begin)), 0)
+    return next((n for n, begin in enumerate(LAST, 1) if name_of(endpoint).startswith(begin)), 0)
 
 
-async def ask(web: WebClient, one: WebEndpoint, names: dict[str, str]) -> Answer:
+async def ask(web: WebClient, endpoint: WebEndpoint, names: dict[str, str]) -> Answer:
     """Send a request that is valid but for its sender."""
-    query, body = REQUESTS.get(name_of(one), ("", {} if one.body is not None else None))
-    path = re.sub(r"{(\w+)}", lambda found: names[found[1]], one.path)
+    query, body = REQUESTS.get(name_of(endpoint), ("", {} if endpoint.body is not None else None))
+    path = re.sub(r"{(\w+)}", lambda match: names[match[1]], endpoint.path)
     if body is not None and isinstance(body, dict) and "message_id" in body:
         body = {**body, "mode": "echo"}
-    return await web(one.method, path + query, body)
+    return await web(endpoint.method, path + query, body)
 
 
-def wanted(one: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
+def expected_status(endpoint: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
     """Return the expected status, or 2 for any success."""
-    access, has = access_of(one.method, one.path), {*scopes}
+    access, has = access_of(endpoint.method, endpoint.path), {*scopes}
     if access in ("public", "signed in"):
-        return 401 if name_of(one) == "POST /v1/login" else 2
+        return 401 if name_of(endpoint) == "POST /v1/login" else 2
     if "sessions:all" in has:
         has.add("sessions:own")
     if access not in has:
         return 403
-    is_of_run = any(part in one.path for part in ("{run}", "{graph_run}", "{snapshot}"))
-    if name_of(one) == EVIDENCE or (who == "stranger" and is_of_run):
+    is_of_run = any(part in endpoint.path for part in ("{run}", "{graph_run}", "{snapshot}"))
+    if name_of(endpoint) == EVIDENCE or (who == "stranger" and is_of_run):
         return 404
-    if who == "stranger" and name_of(one) in OF_INSTALLED:
+    if who == "stranger" and name_of(endpoint) in OF_INSTALLED:
         return 404
-    is_of_session = any(part in one.path for part in OF_SESSION)
+    is_of_session = any(part in endpoint.path for part in OF_SESSION)
     sees = who == "owner" or (who == "other" and "sessions:all" in scopes)
-    if name_of(one) in ("POST /v1/sessions", "POST /agui/{app}"):
+    if name_of(endpoint) in ("POST /v1/sessions", "POST /agui/{app}"):
         return 404 if who == "other" and not sees else 2
     return 404 if is_of_session and not sees else 2
 
@@ -115,7 +115,7 @@ async def prepared(bed: Bed, guarded: Guarded) -> dict[str, str]:
     ada = await guarded.client("ada", "sessions:own")
     await ada.post("/v1/sessions", {"session_id": "s"})
     path = "/v1/sessions/s"
-    run = (await told(ada, path, "go"))["run_id"]
+    run = (await run_message(ada, path, "go"))["run_id"]
     [child] = (await ada.get(f"{path}/runs/{run}/children"))["runs"]
     waiting = (await ada.post(f"{path}/runs", {"text": "?", "mode": "ask"}))["run_id"]
     await bed.seen(waiting, "ask.sent")
@@ -170,7 +170,7 @@ def test_the_table_has_exactly_the_endpoints() -> None:
 
     With a new route and no entry the application is not built.
     """
-    assert {name_of(one) for one in EVERY} | {"GET /v1/openapi.json"} == set(ACCESS)
+    assert {name_of(endpoint) for endpoint in EVERY} | {"GET /v1/openapi.json"} == set(ACCESS)
     assert set(REQUESTS) <= set(ACCESS)
     for name, access in ACCESS.items():
         if name in ("GET /v1/openapi.json", "POST /v1/login", "GET /login"):
@@ -185,8 +185,8 @@ def test_the_table_has_exactly_the_endpoints() -> None:
             verbs = ("cancel", "pause", "resume", "steer", "limits", "snapshots", "restore")
             changes = name.startswith("POST /v1/graph-") and name.endswith(verbs)
             changes |= name == "DELETE /v1/graph-snapshots/{snapshot}"
-            wanted = "flows:operate" if changes else "flows:run"
-            assert access == ("flows:install" if name in INSTALLS else wanted), name
+            expected_access = "flows:operate" if changes else "flows:run"
+            assert access == ("flows:install" if name in INSTALLS else expected_access), name
         else:
             assert access == "sessions:own", name
     with pytest.raises(
@@ -202,7 +202,7 @@ async def audited(guarded: Guarded) -> list[tuple[str, str]]:
         web, after = await guarded.client("eve", "operate", tenant=tenant), ""
         while True:
             page = await web.get(f"/v1/audit?limit=500{after}")
-            rows += [(one["action"], one["outcome"]) for one in page["changes"]]
+            rows += [(change["action"], change["outcome"]) for change in page["changes"]]
             if page["next"] is None:
                 break
             after = f"&after={page['next']}"
@@ -211,7 +211,7 @@ async def audited(guarded: Guarded) -> list[tuple[str, str]]:
 
 def test_each_endpoint_that_changes_something_has_an_action() -> None:
     """Or the table says that it writes no row. A new route without an entry: there is no application."""
-    changing = {name_of(one) for one in EVERY if one.method != "GET"}
+    changing = {name_of(endpoint) for endpoint in EVERY if endpoint.method != "GET"}
     assert changing == set(ACTIONS)
     with pytest.raises(
         LookupError, match=r"PUT /v1/odd: add the endpoint to ACTIONS in compose/_web/endpoint\.py"
@@ -231,25 +231,25 @@ async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) ->
             ("stranger", "ada", "acme"),
         )
         cases = [
-            (one, scopes, who, await guarded.client(name, *scopes, tenant=tenant))
+            (endpoint, scopes, who, await guarded.client(name, *scopes, tenant=tenant))
             for who, name, tenant in whos
             for scopes in SCOPES
-            for one in EVERY
+            for endpoint in EVERY
         ]
         owner = await guarded.client("ada", "sessions:own", "flows:run")
-        seen = ("/v1/sessions/s", f"/v1/graph-runs/{names['graph_run']}", "/v1/graph-runs")
-        before = [await owner.get(path) for path in seen]
-        made = await audited(guarded)
+        read_paths = ("/v1/sessions/s", f"/v1/graph-runs/{names['graph_run']}", "/v1/graph-runs")
+        before = [await owner.get(path) for path in read_paths]
+        audit_rows = await audited(guarded)
         wrong = []
-        for one, scopes, who, web in cases:
-            status = wanted(one, scopes, who)
+        for endpoint, scopes, who, web in cases:
+            status = expected_status(endpoint, scopes, who)
             if status >= 400:
-                answer = await ask(web, one, names)
+                answer = await ask(web, endpoint, names)
                 if answer.status != status:
-                    wrong.append((name_of(one), scopes, who, status, answer))
+                    wrong.append((name_of(endpoint), scopes, who, status, answer))
         assert wrong == []
-        assert [await owner.get(path) for path in seen] == before
-        assert await audited(guarded) == made
+        assert [await owner.get(path) for path in read_paths] == before
+        assert await audited(guarded) == audit_rows
         assert (await owner("GET", "/v1/artifacts/a?session_id=s")).body == b"bytes"
         operator = await guarded.client("ada", "flows:run", "flows:operate")
         open_run = await started(operator)
@@ -259,14 +259,14 @@ async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) ->
         )  # the runs below may have ended when they are cancelled
         missed = []
         done: set[str] = set()
-        for one, scopes, who, web in sorted(cases, key=lambda case: rank(case[0])):
-            if wanted(one, scopes, who) < 400:
-                answer = await ask(web, one, names)
-                is_again = rank(one) > 0 and name_of(one) in done
+        for endpoint, scopes, who, web in sorted(cases, key=lambda case: rank(case[0])):
+            if expected_status(endpoint, scopes, who) < 400:
+                answer = await ask(web, endpoint, names)
+                is_again = rank(endpoint) > 0 and name_of(endpoint) in done
                 if answer.status >= 400 and not (is_again and answer.status in (404, 409, 410)):
-                    missed.append((name_of(one), scopes, who, answer))
-                done.add(name_of(one))
-                if name_of(one) == "POST /v1/approvals/{approval}":
+                    missed.append((name_of(endpoint), scopes, who, answer))
+                done.add(name_of(endpoint))
+                if name_of(endpoint) == "POST /v1/approvals/{approval}":
                     for run in (await owner.get("/v1/sessions/s/runs"))["runs"]:
                         await bed.result(run["run_id"])
         assert missed == []
@@ -288,12 +288,12 @@ async def test_lists_show_only_the_principals_own_entries(bed: Bed) -> None:
         await bed.runtime.submit(AgentId(guarded.app, "nobodys"), {"text": "x"})
         sessions, approvals, candidates = [], [], []
         for web in (ada, bob, boss, far):
-            found = (await web.get("/v1/sessions"))["sessions"]
-            sessions.append({one["session_id"]: one["owner"] for one in found})
-            found = (await web.get("/v1/approvals?limit=500"))["approvals"]
-            approvals.append(names["approval"] in [one["id"] for one in found])
-            looked = await web.post("/v1/cleanup/artifacts", {"include_all": True})
-            candidates.append([one["session_id"] for one in looked["candidates"]])
+            entries = (await web.get("/v1/sessions"))["sessions"]
+            sessions.append({session["session_id"]: session["owner"] for session in entries})
+            entries = (await web.get("/v1/approvals?limit=500"))["approvals"]
+            approvals.append(names["approval"] in [approval["id"] for approval in entries])
+            preview = await web.post("/v1/cleanup/artifacts", {"include_all": True})
+            candidates.append([candidate["session_id"] for candidate in preview["candidates"]])
         owners = {"s": f"ada-{guarded.app}", "b": f"bob-{guarded.app}"}
 
         assert sessions[0] == {"s": owners["s"]}
@@ -305,8 +305,8 @@ async def test_lists_show_only_the_principals_own_entries(bed: Bed) -> None:
         assert candidates == [["s"], [], ["s"], []]
         another = bed.name().type
         await bed.runtime.register_type(another, lambda _: Echo().agent())
-        assert another in {one["app"] for one in (await boss.get("/v1/apps"))["apps"]}
-        assert {one["app"] for one in (await bob.get("/v1/apps"))["apps"]} == {guarded.app, "more"}
+        assert another in {app["app"] for app in (await boss.get("/v1/apps"))["apps"]}
+        assert {app["app"] for app in (await bob.get("/v1/apps"))["apps"]} == {guarded.app, "more"}
 
 
 async def test_urgent_runs_need_the_operator_scope(bed: Bed) -> None:
@@ -315,7 +315,7 @@ async def test_urgent_runs_need_the_operator_scope(bed: Bed) -> None:
         statuses = []
         for scopes in (("sessions:own",), ("sessions:all",), ("sessions:own", "operate")):
             web = await guarded.client("ada", *scopes)
-            path = f"{await made(web, '-'.join(scopes))}/runs"
+            path = f"{await create_session(web, '-'.join(scopes))}/runs"
             answers = [
                 await web("POST", path, {"text": "x", "priority": priority})
                 for priority in (4, 5, 6)
@@ -335,10 +335,10 @@ async def test_sessions_without_an_owner_need_a_scope_for_all_sessions(bed: Bed)
         bob = await guarded.client("bob", "sessions:own")
         boss = await guarded.client("eve", "sessions:all")
         assert (await bob("GET", "/v1/sessions/p")).status == 404
-        taken = await bob("POST", "/v1/sessions", {"session_id": "p"})
-        assert (taken.status, taken.data["code"]) == (404, "unknown_session")
-        shown = await boss.get("/v1/sessions/p")
-        assert (shown["owner"], (await bob.get("/v1/sessions"))["sessions"]) == (None, [])
+        answer = await bob("POST", "/v1/sessions", {"session_id": "p"})
+        assert (answer.status, answer.data["code"]) == (404, "unknown_session")
+        session = await boss.get("/v1/sessions/p")
+        assert (session["owner"], (await bob.get("/v1/sessions"))["sessions"]) == (None, [])
 
 
 @pytest.mark.item(382)
@@ -348,11 +348,13 @@ async def test_the_id_of_a_deleted_session_is_reserved_for_its_owner(bed: Bed) -
         ada = await guarded.client("ada", "sessions:own")
         bob = await guarded.client("bob", "sessions:own")
         boss = await guarded.client("eve", "sessions:all")
-        await told(ada, await made(ada), "1")
+        await run_message(ada, await create_session(ada), "1")
         async with ada.stream("/v1/sessions/s/events") as reader:
             await reader.until("run_completed")
             assert (await ada("DELETE", "/v1/sessions/s")).status == 200
-            statuses = [(await one("GET", "/v1/sessions/s")).status for one in (ada, bob, boss)]
+            statuses = [
+                (await client("GET", "/v1/sessions/s")).status for client in (ada, bob, boss)
+            ]
             assert statuses == [410, 404, 410]
             assert (await bob("DELETE", "/v1/sessions/s")).status == 404
             again = await bob("POST", "/v1/sessions", {"session_id": "s"})
@@ -383,22 +385,28 @@ async def test_a_run_is_refused_as_its_session_is(bed: Bed) -> None:
         others = [await guarded.client("bob", "sessions:own")]
         others.append(await guarded.client("ada", "sessions:all", tenant="acme"))
         for session in ("s", "gone"):
-            path = await made(ada, session)
+            path = await create_session(ada, session)
             await ada.post(f"{path}/runs", {"text": "x"}, idempotency_key="known", prefer="wait=20")
         assert (await ada("DELETE", "/v1/sessions/gone")).status == 200
         before = await boss.get("/v1/sessions/s")
 
-        gone, unknown = (410, "session_deleted"), (404, "unknown_session")
-        wanted = [(ada, "gone", gone), (boss, "gone", gone), (ada, "nowhere", unknown)]
-        wanted += [(web, one, unknown) for web in others for one in ("s", "gone", "nowhere")]
-        for web, session, refusal in wanted:
+        deleted_session, unknown = (410, "session_deleted"), (404, "unknown_session")
+        cases = [
+            (ada, "gone", deleted_session),
+            (boss, "gone", deleted_session),
+            (ada, "nowhere", unknown),
+        ]
+        cases += [(web, session, unknown) for web in others for session in ("s", "gone", "nowhere")]
+        for web, session, refusal in cases:
             for accept in ("application/json", "text/event-stream"):
                 for body in REFUSED_RUNS:
                     path = f"/v1/sessions/{session}/runs"
                     answer = await web("POST", path, body, accept=accept)
                     assert (answer.status, answer.data["code"]) == refusal, (session, body)
         assert await boss.get("/v1/sessions/s") == before
-        assert [one["session_id"] for one in (await boss.get("/v1/sessions"))["sessions"]] == ["s"]
+        assert [
+            session["session_id"] for session in (await boss.get("/v1/sessions"))["sessions"]
+        ] == ["s"]
         refusals = [await ada("POST", "/v1/sessions/s/runs", body) for body in REFUSED_RUNS[2:5]]
         assert [answer.status for answer in refusals] == [422, 404, 413]
 
@@ -409,9 +417,9 @@ async def test_an_agent_without_an_app_needs_the_operator_scope(bed: Bed) -> Non
         names = await prepared(bed, guarded)
         boss = await guarded.client("eve", "sessions:all")
         for web in (boss, await guarded.client("ada", "sessions:own")):
-            made_ = await web("POST", "/v1/sessions", {"app": names["type"], "session_id": "x"})
-            assert (made_.status, made_.data["code"]) == (404, "unknown_app")
-            shown = await web("GET", f"/v1/sessions/{names['key']}?app={names['type']}")
-            assert shown.status == 404
+            answer = await web("POST", "/v1/sessions", {"app": names["type"], "session_id": "x"})
+            assert (answer.status, answer.data["code"]) == (404, "unknown_app")
+            session_answer = await web("GET", f"/v1/sessions/{names['key']}?app={names['type']}")
+            assert session_answer.status == 404
         admin = await guarded.client("eve", "sessions:own", "operate")
         await admin.post("/v1/sessions", {"app": names["type"], "session_id": "x"})

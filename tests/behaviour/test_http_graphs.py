@@ -109,9 +109,9 @@ def run_of(path: str) -> RunId:
 async def waiting_at(web: WebClient, path: str) -> Any:
     """Return a run's representation when it waits."""
     async with asyncio.timeout(LIMIT_S):
-        while (shown := await web.get(path))["wait"] is None:  # noqa: ASYNC110
+        while (view := await web.get(path))["wait"] is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    return shown
+    return view
 
 
 async def ended(bed: Bed, web: WebClient, path: str) -> Any:
@@ -161,17 +161,17 @@ async def test_an_effect_in_doubt_is_decided_once(bed: Bed) -> None:
 @pytest.mark.item(411, 412, 414, 418)
 async def test_a_run_is_started_and_answered_once_in_any_process(bed: Bed) -> None:
     """An idempotency key names one run. A second answer is refused in each process."""
-    async with flowing(bed) as (here, there, flows):
+    async with flowing(bed) as (web, other_web, flows):
         body = {"vars": {"order": 7}, "actor_id": "ada", "session_id": "s1"}
-        first = await there("POST", "/v1/flows/refund/runs", body, idempotency_key="r-7")
-        again = await here("POST", "/v1/flows/refund/runs", {}, idempotency_key="r-7")
+        first = await other_web("POST", "/v1/flows/refund/runs", body, idempotency_key="r-7")
+        again = await web("POST", "/v1/flows/refund/runs", {}, idempotency_key="r-7")
         path = f"/v1/graph-runs/{first.data['run']}"
         assert (first.status, first.data["status"]) == (201, "running")
         assert (again.status, again.data) == (200, first.data)
         assert first.headers["location"] == again.headers["location"] == path
 
-        shown = await waiting_at(there, path)
-        assert shown["wait"] == {
+        view = await waiting_at(other_web, path)
+        assert view["wait"] == {
             "reason": "user",
             "key": "ok/1",
             "prompt": "Refund?",
@@ -181,35 +181,35 @@ async def test_a_run_is_started_and_answered_once_in_any_process(bed: Bed) -> No
             "run": None,
             "sub_waiting": None,
         }
-        assert (shown["status"], shown["node"], shown["flow"]) == ("waiting", "ask", "refund")
-        assert (shown["app"], shown["vars"]["order"]) == (flows.app, 7)
-        assert shown["limits"]["iterations"]["max"] == 20
-        odd = await here("POST", f"{path}/waits/other", {"payload": 1})
+        assert (view["status"], view["node"], view["flow"]) == ("waiting", "ask", "refund")
+        assert (view["app"], view["vars"]["order"]) == (flows.app, 7)
+        assert view["limits"]["iterations"]["max"] == 20
+        odd = await web("POST", f"{path}/waits/other", {"payload": 1})
         assert (odd.status, odd.data["code"]) == (409, "stale_resume")
-        told = await there.post(f"{path}/waits/ok%2F1", {"payload": {"response": "yes"}})
-        late = await here("POST", f"{path}/waits/ok%2F1", {"payload": {"response": "no"}})
+        answer = await other_web.post(f"{path}/waits/ok%2F1", {"payload": {"response": "yes"}})
+        late = await web("POST", f"{path}/waits/ok%2F1", {"payload": {"response": "no"}})
 
-        assert told["run"] == first.data["run"]
+        assert answer["run"] == first.data["run"]
         assert (late.status, late.data["code"]) == (409, "stale_resume")
-        over = await ended(bed, there, path)
+        over = await ended(bed, other_web, path)
         assert (over["status"], over["output"]) == ("completed", "order 7 paid")
         assert (over["wait"], over["waits"], over["vars"]["answer"]) == (
             None,
             [],
             {"response": "yes"},
         )
-        last = await here("POST", "/v1/flows/refund/runs", {}, idempotency_key="r-7")
+        last = await web("POST", "/v1/flows/refund/runs", {}, idempotency_key="r-7")
         assert (last.status, last.data["status"]) == (200, "completed")
 
 
 async def test_flows_are_listed_with_their_nodes(bed: Bed) -> None:
     """The list is the same in a process that executes nothing."""
-    async with flowing(bed) as (here, there, flows):
-        shown = (await there.get("/v1/flows"))["flows"]
-        assert shown == (await here.get("/v1/flows"))["flows"]
-        mine = [one for one in shown if one["app"] == flows.app]
+    async with flowing(bed) as (web, other_web, flows):
+        all_flows = (await other_web.get("/v1/flows"))["flows"]
+        assert all_flows == (await web.get("/v1/flows"))["flows"]
+        mine = [flow for flow in all_flows if flow["app"] == flows.app]
 
-        assert [one["flow"] for one in mine] == ["counted", "heard", "refund"]
+        assert [flow["flow"] for flow in mine] == ["counted", "heard", "refund"]
         assert mine[2] == {
             "flow": "refund",
             "app": flows.app,
@@ -226,19 +226,19 @@ async def test_a_ledger_can_be_read_from_after_any_record(
     """Live, in pages, in another process, and after the run continued as new: the same records."""
     monkeypatch.setattr(graph_run, "ENTRIES_KEPT", 2)
     monkeypatch.setattr(ledger_feed, "_REACH", 4)
-    async with flowing(bed) as (here, there, _):
-        path = await started(here, "counted")
-        async with there.stream(f"{path}/ledger") as live:
-            await waiting_at(here, path)
-            so_far = await there.get(f"{path}/ledger?limit=500")
-            await here.post(f"{path}/waits/ok%2F1", {"payload": "yes"})
+    async with flowing(bed) as (web, other_web, _):
+        path = await started(web, "counted")
+        async with other_web.stream(f"{path}/ledger") as live:
+            await waiting_at(web, path)
+            so_far = await other_web.get(f"{path}/ledger?limit=500")
+            await web.post(f"{path}/waits/ok%2F1", {"payload": "yes"})
             *steps, last = await live.until_end()
-        records, ids = [one["data"] for one in steps], [one["id"] for one in steps]
-        assert {one["event"] for one in steps} == {"step"}
+        records, ids = [step["data"] for step in steps], [step["id"] for step in steps]
+        assert {step["event"] for step in steps} == {"step"}
         assert (last["event"], last["data"]["status"], "id" in last) == ("end", "completed", False)
         verdict = verify_ledger_chain(records)
         assert (verdict["ok"], verdict["count"] > 120) == (True, True)
-        continued = [one.seq for one in await bed.log(run_of(path), "run.continued")]
+        continued = [entry.seq for entry in await bed.log(run_of(path), "run.continued")]
         begins = [
             await ledger_feed.begin_of_generation(bed.runtime, run_of(path), seq)
             for seq in (continued[0] - 1, continued[0], continued[-1], continued[-1] + 5)
@@ -246,23 +246,23 @@ async def test_a_ledger_can_be_read_from_after_any_record(
         assert begins == [0, continued[0], continued[-1], continued[-1]]
 
         for n, id_ in [*enumerate(ids, 1)][:-1:9]:
-            async with here.stream(f"{path}/ledger", last_event_id=id_) as again:
+            async with web.stream(f"{path}/ledger", last_event_id=id_) as again:
                 *rest, _ = await again.until_end()
-            assert [(one["id"], one["data"]) for one in rest] == [*zip(ids, records, strict=True)][
-                n:
-            ]
-        later = await there.get(f"{path}/ledger?limit=500&after={so_far['cursor']}")
+            assert [(event["id"], event["data"]) for event in rest] == [
+                *zip(ids, records, strict=True)
+            ][n:]
+        later = await other_web.get(f"{path}/ledger?limit=500&after={so_far['cursor']}")
         assert (so_far["status"], so_far["next"], later["next"]) == ("running", None, None)
         assert so_far["records"] + later["records"] == records
-        pages = await pages_of(there, f"{path}/ledger?limit=50")
-        assert [one for page in pages for one in page["records"]] == records
+        pages = await pages_of(other_web, f"{path}/ledger?limit=50")
+        assert [record for page in pages for record in page["records"]] == records
         assert {len(page["records"]) for page in pages[:-1]} == {50}
         assert (pages[-1]["cursor"], pages[-1]["status"]) == (ids[-1], "completed")
-        async with here.stream(f"{path}/ledger", last_event_id=ids[-1]) as read:
+        async with web.stream(f"{path}/ledger", last_event_id=ids[-1]) as read:
             await read.until_end()
         assert read.answer.status == 204
         for odd in ("1", "x.y", f"{10**9}.0"):
-            refused = await here("GET", f"{path}/ledger?after={odd}")
+            refused = await web("GET", f"{path}/ledger?after={odd}")
             assert (refused.status, refused.data["code"]) == (400, "bad_cursor"), odd
 
 
@@ -272,35 +272,39 @@ async def test_an_event_is_delivered_in_its_scope_once(bed: Bed) -> None:
 
     A repeated event id is ignored; another name reaches no wait.
     """
-    async with flowing(bed) as (here, there, flows):
+    async with flowing(bed) as (web, other_web, flows):
         session = f"s-{flows.app}"
-        run = await here.post(
+        run = await web.post(
             "/v1/flows/heard/runs", {"vars": {"scope": "session"}, "session_id": session}
         )
-        alone = await started(here, "heard", scope="run")
+        alone = await started(web, "heard", scope="run")
         path = f"/v1/graph-runs/{run['run']}"
-        for one in (path, alone):
-            assert (await waiting_at(here, one))["wait"]["reason"] == "event"
+        for run_path in (path, alone):
+            assert (await waiting_at(web, run_path))["wait"]["reason"] == "event"
         event = {"name": "paid", "scope": "session", "key": session, "id": "e-1", "payload": 5}
-        assert (await there.post("/v1/events", {**event, "name": "other"}))["delivered"] == 0
-        assert (await there.post("/v1/events", {**event, "key": "elsewhere"}))["resumed"] == []
-        told = await there.post("/v1/events", event)
-        again = await here.post("/v1/events", event)
-        assert (told["event_id"], told["delivered"], told["resumed"]) == ("e-1", 1, [run["run"]])
+        assert (await other_web.post("/v1/events", {**event, "name": "other"}))["delivered"] == 0
+        assert (await other_web.post("/v1/events", {**event, "key": "elsewhere"}))["resumed"] == []
+        delivery = await other_web.post("/v1/events", event)
+        again = await web.post("/v1/events", event)
+        assert (delivery["event_id"], delivery["delivered"], delivery["resumed"]) == (
+            "e-1",
+            1,
+            [run["run"]],
+        )
         assert again["delivered"] == 0
         own = {"name": "paid", "scope": "run", "key": run_of(alone)}
-        assert (await there.post("/v1/events", own))["delivered"] == 1
+        assert (await other_web.post("/v1/events", own))["delivered"] == 1
 
-        over = await ended(bed, there, path)
+        over = await ended(bed, other_web, path)
         assert (over["output"]["event_id"], over["output"]["payload"]) == ("e-1", 5)
-        assert (await ended(bed, there, alone))["status"] == "completed"
+        assert (await ended(bed, other_web, alone))["status"] == "completed"
         for wrong in (
             {"name": "x", "scope": "session"},
             {"name": "x", "key": "k"},
             {"name": "", "scope": "global"},
             {"name": "x", "scope": "tenant", "key": "k"},
         ):
-            refused = await here("POST", "/v1/events", wrong)
+            refused = await web("POST", "/v1/events", wrong)
             assert (refused.status, refused.data["code"]) == (422, "invalid")
 
 
@@ -313,33 +317,33 @@ async def test_runs_are_listed_by_flow_and_state_in_pages(
     """
     monkeypatch.setattr(ledger_feed, "PAGE", 2)
     monkeypatch.setattr(ledger_feed, "MOST_READ", 4)
-    async with flowing(bed) as (here, there, flows):
-        paths = [await started(here, flow, scope="run") for flow in ("refund", "heard") * 3]
+    async with flowing(bed) as (web, other_web, flows):
+        paths = [await started(web, flow, scope="run") for flow in ("refund", "heard") * 3]
         for path in paths:
-            await waiting_at(here, path)
-        async with here.stream(f"{paths[0]}/ledger") as live:
-            stopped = await there.post(f"{paths[0]}/cancel", {"reason": "not needed"})
+            await waiting_at(web, path)
+        async with web.stream(f"{paths[0]}/ledger") as live:
+            stopped = await other_web.post(f"{paths[0]}/cancel", {"reason": "not needed"})
             last = (await live.until_end())[-1]
         assert (last["event"], last["data"]["status"]) == ("end", "cancelled")
-        shown = await ended(bed, there, paths[0])
+        view = await ended(bed, other_web, paths[0])
         assert stopped["run"] == run_of(paths[0])
-        assert (shown["status"], shown["waits"]) == ("cancelled", [])
-        assert "not needed" in shown["error"]
-        after = await there("POST", f"{paths[0]}/waits/ok%2F1", {"payload": 1})
+        assert (view["status"], view["waits"]) == ("cancelled", [])
+        assert "not needed" in view["error"]
+        after = await other_web("POST", f"{paths[0]}/waits/ok%2F1", {"payload": 1})
         assert (after.status, after.data["code"]) == (409, "stale_resume")
 
-        async def listed(query: str) -> list[str]:
-            pages = await pages_of(there, f"/v1/graph-runs?app={flows.app}&{query}")
-            return [f"/v1/graph-runs/{one['run']}" for page in pages for one in page["runs"]]
+        async def list_paths(query: str) -> list[str]:
+            pages = await pages_of(other_web, f"/v1/graph-runs?app={flows.app}&{query}")
+            return [f"/v1/graph-runs/{run['run']}" for page in pages for run in page["runs"]]
 
-        assert await listed("limit=2") == paths[::-1]
-        assert await listed("flow=refund&limit=1") == paths[4::-2]
-        assert await listed("flow=refund&status=running&limit=1") == [paths[4], paths[2]]
-        assert await listed("status=cancelled") == [paths[0]]
-        assert await listed("flow=counted") == []
-        first = await there.get("/v1/graph-runs?flow=counted")
+        assert await list_paths("limit=2") == paths[::-1]
+        assert await list_paths("flow=refund&limit=1") == paths[4::-2]
+        assert await list_paths("flow=refund&status=running&limit=1") == [paths[4], paths[2]]
+        assert await list_paths("status=cancelled") == [paths[0]]
+        assert await list_paths("flow=counted") == []
+        first = await other_web.get("/v1/graph-runs?flow=counted")
         assert (first["runs"], first["next"]) == ([], run_of(paths[2]))
-        bad = await here("GET", f"/v1/graph-runs?after={'x' * 2000}")
+        bad = await web("GET", f"/v1/graph-runs?after={'x' * 2000}")
         assert bad.status == 404
 
 
@@ -367,9 +371,9 @@ async def test_a_run_shows_the_waits_of_its_sub_graph(bed: Bed) -> None:
     assert (await ended(bed, web, path))["status"] == "completed"
 
 
-def _last_wait(shown: Any) -> tuple[str, Any, int]:
+def _last_wait(view: Any) -> tuple[str, Any, int]:
     """Return the deepest external wait of a run, its run, and its depth."""
-    run, wait, depth = shown["run"], shown["wait"], 0
+    run, wait, depth = view["run"], view["wait"], 0
     while wait is not None and wait["run"] is not None:
         run, wait, depth = wait["run"], wait["sub_waiting"], depth + 1
     return run, wait, depth
@@ -378,86 +382,92 @@ def _last_wait(shown: Any) -> tuple[str, Any, int]:
 @pytest.mark.item(416, 417)
 async def test_a_snapshot_is_kept_found_and_restored(bed: Bed) -> None:
     """In any process; an idempotency key names one run. Another tenant finds none."""
-    async with flowing(bed) as (here, there, flows), guarded_on(bed) as guarded:
-        path = await started(here, order=7)
-        await waiting_at(here, path)
+    async with flowing(bed) as (web, other_web, flows), guarded_on(bed) as guarded:
+        path = await started(web, order=7)
+        await waiting_at(web, path)
         facts = {"name": "Before", "description": "the money", "tags": ["t"]}
-        made = await here("POST", f"{path}/snapshots", facts)
-        assert (made.status, made.data["tags"], made.data["app"]) == (201, ["t"], flows.app)
-        place = made.headers["location"]
-        second = await started(here)
-        await waiting_at(here, second)
-        later = await there.post(f"{second}/snapshots", {"name": "later"})
-        assert (await here("POST", f"{path}/snapshots", {"name": ""})).status == 422
+        snapshot_answer = await web("POST", f"{path}/snapshots", facts)
+        assert (
+            snapshot_answer.status,
+            snapshot_answer.data["tags"],
+            snapshot_answer.data["app"],
+        ) == (201, ["t"], flows.app)
+        snapshot_path = snapshot_answer.headers["location"]
+        second = await started(web)
+        await waiting_at(web, second)
+        later = await other_web.post(f"{second}/snapshots", {"name": "later"})
+        assert (await web("POST", f"{path}/snapshots", {"name": ""})).status == 422
 
-        assert (await there.get("/v1/graph-snapshots?tag=t&query=MONEY"))["snapshots"] == [
-            made.data
+        assert (await other_web.get("/v1/graph-snapshots?tag=t&query=MONEY"))["snapshots"] == [
+            snapshot_answer.data
         ]
-        of_run = await there.get(f"/v1/graph-snapshots?run={made.data['run']}")
-        assert (of_run["snapshots"], of_run["next"]) == ([made.data], None)
-        first = await there.get(f"/v1/graph-snapshots?app={flows.app}&limit=1")
-        assert ([one["snapshot"] for one in first["snapshots"]], first["next"]) == (
+        of_run = await other_web.get(f"/v1/graph-snapshots?run={snapshot_answer.data['run']}")
+        assert (of_run["snapshots"], of_run["next"]) == ([snapshot_answer.data], None)
+        first = await other_web.get(f"/v1/graph-snapshots?app={flows.app}&limit=1")
+        assert ([snapshot["snapshot"] for snapshot in first["snapshots"]], first["next"]) == (
             [later["snapshot"]],
             later["snapshot"],
         )
-        rest = await there.get(f"/v1/graph-snapshots?after={first['next']}")
-        assert (rest["snapshots"], rest["next"]) == ([made.data], None)
-        whole = await there.get(place)
+        rest = await other_web.get(f"/v1/graph-snapshots?after={first['next']}")
+        assert (rest["snapshots"], rest["next"]) == ([snapshot_answer.data], None)
+        whole = await other_web.get(snapshot_path)
         assert whole["run_state"]["vars"]["order"] == 7
-        assert {**whole, "run_state": None} == {**made.data, "run_state": None}
+        assert {**whole, "run_state": None} == {**snapshot_answer.data, "run_state": None}
 
-        await _of_strangers(guarded, path, place)
+        await _of_strangers(guarded, path, snapshot_path)
 
-        new = await there("POST", f"{place}/restore", {}, idempotency_key="k")
-        again = await here("POST", f"{place}/restore", {}, idempotency_key="k")
+        new = await other_web("POST", f"{snapshot_path}/restore", {}, idempotency_key="k")
+        again = await web("POST", f"{snapshot_path}/restore", {}, idempotency_key="k")
         assert (new.status, again.status, again.data["run"]) == (201, 200, new.data["run"])
         other = f"/v1/graph-runs/{new.data['run']}"
         assert other == new.headers["location"] != path
-        await waiting_at(there, other)
-        await there.post(f"{other}/waits/ok%2F1", {"payload": 1})
-        assert (await ended(bed, there, other))["output"] == "order 7 paid"
-        assert (await here.get(path))["status"] == "waiting"
+        await waiting_at(other_web, other)
+        await other_web.post(f"{other}/waits/ok%2F1", {"payload": 1})
+        assert (await ended(bed, other_web, other))["output"] == "order 7 paid"
+        assert (await web.get(path))["status"] == "waiting"
         for what in ("tag", "query", "run"):
-            long = await here("GET", f"/v1/graph-snapshots?{what}={'x' * 2_000}")
+            long = await web("GET", f"/v1/graph-snapshots?{what}={'x' * 2_000}")
             assert (long.status, long.data["code"]) == (422, "invalid")
-        assert (await here("DELETE", place)).status == 204
-        assert (await here("DELETE", place)).data["code"] == "unknown_snapshot"
+        assert (await web("DELETE", snapshot_path)).status == 204
+        assert (await web("DELETE", snapshot_path)).data["code"] == "unknown_snapshot"
 
 
-async def _of_strangers(guarded: Guarded, path: str, place: str) -> None:
+async def _of_strangers(guarded: Guarded, path: str, snapshot_path: str) -> None:
     """A client without the operator scope makes and restores no snapshot; another tenant has none."""
     far = await guarded.client("ada", "flows:run", "flows:operate", tenant="acme")
     weak = await guarded.client("eve", "flows:run")
     assert (await far.get("/v1/graph-snapshots"))["snapshots"] == []
     for method, more in (("GET", ""), ("POST", "/restore"), ("DELETE", "")):
-        gone = await far(method, place + more, {} if method == "POST" else None)
-        assert (gone.status, gone.data["code"]) == (404, "unknown_snapshot"), method
+        answer = await far(method, snapshot_path + more, {} if method == "POST" else None)
+        assert (answer.status, answer.data["code"]) == (404, "unknown_snapshot"), method
         if method != "GET":
-            told = await weak(method, place + more, {} if method == "POST" else None)
-            assert told.status == 403
+            refused_answer = await weak(
+                method, snapshot_path + more, {} if method == "POST" else None
+            )
+            assert refused_answer.status == 403
     assert (await weak("POST", f"{path}/snapshots", {"name": "n"})).status == 403
 
 
 async def test_unknown_flows_and_runs_are_404(bed: Bed) -> None:
     """Unknown flows and runs, runs of other agents, and all of another tenant; an ambiguous flow is 422."""
-    async with flowing(bed) as (here, _, flows), guarded_on(bed) as guarded:
+    async with flowing(bed) as (web, _, flows), guarded_on(bed) as guarded:
         chat = await bed.submit(await bed.serve(_nothing), {"text": "x"})
         for path in (f"/v1/graph-runs/{chat}", "/v1/graph-runs/nowhere"):
             for more in ("", "/ledger"):
-                gone = await here("GET", path + more)
-                assert (gone.status, gone.data["code"]) == (404, "unknown_run"), path
+                answer = await web("GET", path + more)
+                assert (answer.status, answer.data["code"]) == (404, "unknown_run"), path
         for flow in ("nothing/runs", f"refund/runs?app={guarded.app}"):
-            gone = await here("POST", f"/v1/flows/{flow}", {})
-            assert gone.status == 404
-        none = await here("POST", "/v1/flows/nothing/runs", {})
+            answer = await web("POST", f"/v1/flows/{flow}", {})
+            assert answer.status == 404
+        none = await web("POST", "/v1/flows/nothing/runs", {})
         assert (none.status, none.data["code"]) == (404, "unknown_flow")
-        await _of_another_tenant(guarded, await started(here))
+        await _of_another_tenant(guarded, await started(web))
         other = flows_at(bed.name().type, REFUND)
         await other.register(bed.runtime)
-        two = await here("POST", "/v1/flows/refund/runs", {})
+        two = await web("POST", "/v1/flows/refund/runs", {})
         assert (two.status, two.data["code"]) == (422, "ambiguous_flow")
-        named = await here("POST", f"/v1/flows/refund/runs?app={flows.app}", {})
-        assert named.status == 201
+        answer_of_app = await web("POST", f"/v1/flows/refund/runs?app={flows.app}", {})
+        assert answer_of_app.status == 201
 
 
 async def _nothing(_ctx: Any, _inbox: Any) -> None:
@@ -467,19 +477,19 @@ async def _nothing(_ctx: Any, _inbox: Any) -> None:
 async def _of_another_tenant(guarded: Guarded, path: str) -> None:
     far = await guarded.client("ada", "flows:run", "flows:operate", tenant="acme")
     near = await guarded.client("bob", "flows:run", "flows:operate")
-    shown = await waiting_at(near, path)
+    view = await waiting_at(near, path)
     for method, more, body in (
         ("GET", "", None),
         ("GET", "/ledger", None),
         ("POST", "/waits/ok%2F1", {"payload": 1}),
         ("POST", "/cancel", {}),
     ):
-        gone = await far(method, path + more, body)
-        assert (gone.status, gone.data["code"]) == (404, "unknown_run"), more
+        answer = await far(method, path + more, body)
+        assert (answer.status, answer.data["code"]) == (404, "unknown_run"), more
     assert (await far.get("/v1/graph-runs"))["runs"] == []
-    assert {**await near.get(path), "updated_at": None} == {**shown, "updated_at": None}
-    heard = await started(near, "heard", scope="global")
-    await waiting_at(near, heard)
+    assert {**await near.get(path), "updated_at": None} == {**view, "updated_at": None}
+    heard_path = await started(near, "heard", scope="global")
+    await waiting_at(near, heard_path)
     assert (await far.post("/v1/events", {"name": "paid"}))["delivered"] == 0
     assert (await near.post("/v1/events", {"name": "paid"}))["delivered"] == 1
 
@@ -516,10 +526,10 @@ async def test_a_run_is_paused_messaged_and_limited(bed: Bed) -> None:
         await web.post(f"{path}/steer", {"message": "quick"})
         await web.post(f"{path}/limits", {"updates": {"max_iterations": 7}})
         await web.post(f"{path}/waits/ok%2F1", {"payload": "yes"})
-        shown = await web.get(path)
-        assert (shown["is_paused"], shown["output"]) == (True, None)
-        assert shown["vars"]["_runtime"]["inbox"][0]["message"]["content"] == "quick"
-        assert shown["limits"]["iterations"]["max"] == 7
+        view = await web.get(path)
+        assert (view["is_paused"], view["output"]) == (True, None)
+        assert view["vars"]["_runtime"]["inbox"][0]["message"]["content"] == "quick"
+        assert view["limits"]["iterations"]["max"] == 7
         await web.post(f"{path}/resume")
         assert await bed.result(run_of(path)) == "order 7 paid"
         late = await web("POST", f"{path}/pause", {})

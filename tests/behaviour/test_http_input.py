@@ -14,7 +14,7 @@ from compose._web.problems import HttpProblem, ProblemError
 from compose._web.requests import LOCAL, MAX_BODY_BYTES, MAX_HEAD_BYTES, Principal
 from tests.behaviour.talks import Echo
 from tests.behaviour.test_http_graphs import flows_at
-from tests.behaviour.web import Answer, WebClient, made, told, web_on
+from tests.behaviour.web import Answer, WebClient, create_session, run_message, web_on
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -118,7 +118,7 @@ async def web(bed: Bed, app_name: str) -> AsyncIterator[WebClient]:
     """Yield the API, with a session `s` that has an ended run, and the flow `refund`."""
     await flows_at(bed.name().type).register(bed.runtime)
     async with web_on(bed, Echo().agent(), app_name=app_name) as client:
-        await told(client, await made(client), "1")
+        await run_message(client, await create_session(client), "1")
         yield client
 
 
@@ -126,18 +126,18 @@ def is_refused(answer: Answer) -> bool:
     """Return whether an answer is a problem with a remedy, or a success."""
     if answer.status < 400:
         return True
-    said = answer.data
+    problem = answer.data
     assert answer.headers["content-type"] == "application/problem+json", answer
-    assert said["status"] == answer.status
-    assert said["code"]
-    assert said["remedy"]
+    assert problem["status"] == answer.status
+    assert problem["code"]
+    assert problem["remedy"]
     assert len(answer.body) < 20_000
     return answer.status < 500
 
 
 def path_of(path: str, **names: str) -> str:
     """Return a path with these parts; the other parts are those of an existing session."""
-    known = {
+    defaults = {
         "session": "s",
         "run": "r",
         "child": "c",
@@ -150,43 +150,46 @@ def path_of(path: str, **names: str) -> str:
         "snapshot": "s",
         "wait": "ok",
     }
-    return re.sub(r"{(\w+)}", lambda found: {**known, "approval": "p", **names}[found[1]], path)
+    return re.sub(r"{(\w+)}", lambda match: {**defaults, "approval": "p", **names}[match[1]], path)
 
 
 async def test_no_id_causes_a_server_error(web: WebClient) -> None:
     """Any text in each part of each path."""
-    for one in EVERY:
-        for name in re.findall(r"{(\w+)}", one.path):
+    for endpoint in EVERY:
+        for name in re.findall(r"{(\w+)}", endpoint.path):
             for what, id_ in IDS.items():
                 answer = await web(
-                    one.method, path_of(one.path, **{name: id_}) + "?session_id=s", {}
+                    endpoint.method, path_of(endpoint.path, **{name: id_}) + "?session_id=s", {}
                 )
-                assert is_refused(answer), (one.method, one.path, name, what, answer)
-                assert answer.status >= 400, (one.method, one.path, name, what, answer)
+                assert is_refused(answer), (endpoint.method, endpoint.path, name, what, answer)
+                assert answer.status >= 400, (endpoint.method, endpoint.path, name, what, answer)
 
 
 async def test_no_query_causes_a_server_error(web: WebClient) -> None:
     """Unknown fields and invalid values are refused."""
-    for one in EVERY:
-        if one.method == "DELETE":
+    for endpoint in EVERY:
+        if endpoint.method == "DELETE":
             continue
         for query in QUERIES:
-            body = {"text": "x"} if one.body is not None else None
-            answer = await web(one.method, f"{path_of(one.path)}?{query}", body)
-            assert is_refused(answer), (one.method, one.path, query, answer)
-        answer = await web(one.method, f"{path_of(one.path)}?nonsense=1", {})
-        assert answer.status == 422, (one.method, one.path, answer)
+            body = {"text": "x"} if endpoint.body is not None else None
+            answer = await web(endpoint.method, f"{path_of(endpoint.path)}?{query}", body)
+            assert is_refused(answer), (endpoint.method, endpoint.path, query, answer)
+        answer = await web(endpoint.method, f"{path_of(endpoint.path)}?nonsense=1", {})
+        assert answer.status == 422, (endpoint.method, endpoint.path, answer)
 
 
 async def test_no_body_causes_a_server_error(web: WebClient) -> None:
     """Of a wrong type, too deep, too large, no JSON, or text that no store accepts."""
-    for one in EVERY:
-        for body in BODIES if one.body is not None else ():
-            answer = await web(one.method, path_of(one.path), body)
-            assert is_refused(answer), (one.method, one.path, body[:60], answer)
-        if one.body is not None:
+    for endpoint in EVERY:
+        for body in BODIES if endpoint.body is not None else ():
+            answer = await web(endpoint.method, path_of(endpoint.path), body)
+            assert is_refused(answer), (endpoint.method, endpoint.path, body[:60], answer)
+        if endpoint.body is not None:
             for body in (b"{", b"[]", b"\xff"):
-                assert (await web(one.method, path_of(one.path), body)).status in (400, 422)
+                assert (await web(endpoint.method, path_of(endpoint.path), body)).status in (
+                    400,
+                    422,
+                )
 
 
 async def test_what_only_models_and_tools_say_is_not_taken_from_a_user(
@@ -204,8 +207,8 @@ async def test_what_only_models_and_tools_say_is_not_taken_from_a_user(
         answer = await web("POST", "/v1/sessions/s/runs", body)
         assert (answer.status, is_refused(answer)) == (422, True), body
     blank = {"id": "u", "role": "user", "content": [{"type": "text", "text": " "}]}
-    told_ = {"threadId": "t", "runId": "r", "messages": [blank]}
-    assert (await web("POST", f"/agui/{app_name}", told_)).status == 422
+    run_input = {"threadId": "t", "runId": "r", "messages": [blank]}
+    assert (await web("POST", f"/agui/{app_name}", run_input)).status == 422
     odd = {"content": [{"type": "hologram", "x": 1}]}
     assert (await web("POST", "/v1/sessions/s/runs", odd)).status == 202
 
@@ -230,8 +233,8 @@ async def test_no_variables_make_a_run_that_cannot_be_shown(bed: Bed, web: WebCl
         path = f"/v1/graph-runs/{run['run']}"
         async with web.stream(f"{path}/ledger") as stream:
             assert (await stream.next()) is not None
-        shown = await web("GET", path)
-        assert shown.status == 200, (variables, shown)
+        answer = await web("GET", path)
+        assert answer.status == 200, (variables, answer)
         assert (await web("GET", f"{path}/ledger")).status == 200
     for name in ("_runtime", "_temp", "_x"):
         refused = await web("POST", "/v1/flows/refund/runs", {"vars": {name: {}}})
@@ -241,8 +244,8 @@ async def test_no_variables_make_a_run_that_cannot_be_shown(bed: Bed, web: WebCl
 async def test_a_problem_names_field_value_and_remedy(web: WebClient) -> None:
     """The problem names the field, the value and the remedy."""
     wrong = await web("POST", "/v1/sessions/s/runs", {"text": 7, "mode": 7, "odd": 1})
-    places = {one["where"] for one in wrong.data["errors"]}
-    assert places == {"body.text", "body.mode", "body.odd"}
+    error_fields = {error["where"] for error in wrong.data["errors"]}
+    assert error_fields == {"body.text", "body.mode", "body.odd"}
     both = await web(
         "POST", "/v1/sessions/s/runs", {"text": "a", "message_id": "x"}, idempotency_key="y"
     )
@@ -260,11 +263,11 @@ async def test_a_problem_names_field_value_and_remedy(web: WebClient) -> None:
 async def test_large_and_ambiguous_requests_are_refused(web: WebClient) -> None:
     """By their declared length, and by the received one; then the connection is closed."""
     path = "/v1/sessions"
-    said = await web("POST", path, b"x", content_length=str(100 * MAX_BODY_BYTES))
+    too_long = await web("POST", path, b"x", content_length=str(100 * MAX_BODY_BYTES))
     grown = await web("POST", path, pieces=[b"x" * 65_536] * 17)
     odd = await web("POST", path, b"x", content_length="x")
-    assert [one.status for one in (said, grown, odd)] == [413] * 3
-    assert said.headers["connection"] == "close"
+    assert [answer.status for answer in (too_long, grown, odd)] == [413] * 3
+    assert too_long.headers["connection"] == "close"
     many = {f"x_{n}": "y" for n in range(10_000)}
     head = await web("GET", path, headers=many)
     long = await web("GET", path + "?title=" + "x" * MAX_HEAD_BYTES)
@@ -290,17 +293,23 @@ async def test_requests_of_pages_of_other_sites_are_refused(
     page = await web("POST", "/v1/sessions", {}, origin="http://evil.example")
     odd = await web("POST", "/v1/sessions", {}, origin="http://[")
     own = await web("GET", "/v1/sessions", origin="http://127.0.0.1:8123")
-    named = await web("GET", "/v1/sessions", host="evil.example:8123")
+    foreign_host = await web("GET", "/v1/sessions", host="evil.example:8123")
     local = await web("GET", "/v1/sessions", host="localhost:1")
-    assert [one.status for one in (page, odd, own, named, local)] == [403, 403, 200, 403, 200]
-    assert (page.data["code"], named.data["code"]) == ("foreign_origin", "foreign_host")
+    assert [answer.status for answer in (page, odd, own, foreign_host, local)] == [
+        403,
+        403,
+        200,
+        403,
+        200,
+    ]
+    assert (page.data["code"], foreign_host.data["code"]) == ("foreign_origin", "foreign_host")
 
 
 @pytest.mark.item(382)
 async def test_another_tenants_resources_are_not_found(bed: Bed, app_name: str) -> None:
     """The hook returns the principal: sessions, runs, approvals and artifacts of others are unknown."""
 
-    async def known(request: Request) -> Principal:
+    async def authenticate(request: Request) -> Principal:
         name = request.headers.get("authorization")
         if name is None:
             problem = HttpProblem(401, "unauthenticated", "who are you?", "send a token")
@@ -310,13 +319,13 @@ async def test_another_tenants_resources_are_not_found(bed: Bed, app_name: str) 
         return Principal(tenant, "me", scopes)
 
     async with web_on(bed, Echo().agent(), app_name=app_name) as mine:
-        path = await made(mine)
-        run = (await told(mine, path, "1"))["run_id"]
+        path = await create_session(mine)
+        run = (await run_message(mine, path, "1"))["run_id"]
         await mine.post("/v1/artifacts?session_id=s&name=a", b"x")
-        web = WebClient(app(bed.runtime, default_app=app_name, authenticate=known))
-        for one in EVERY:
-            if access_of(one.method, one.path) != "public":
-                assert (await web(one.method, path_of(one.path), {})).status == 401
+        web = WebClient(app(bed.runtime, default_app=app_name, authenticate=authenticate))
+        for endpoint in EVERY:
+            if access_of(endpoint.method, endpoint.path) != "public":
+                assert (await web(endpoint.method, path_of(endpoint.path), {})).status == 401
         acme = {"authorization": "acme"}
         for url in (
             path,

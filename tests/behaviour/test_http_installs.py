@@ -74,7 +74,7 @@ DRAWN["nodes"][0]["data"] = {
 }
 
 
-def named(bed: Bed, data: dict[str, Any]) -> tuple[str, bytes]:
+def with_own_name(bed: Bed, data: dict[str, Any]) -> tuple[str, bytes]:
     """Return the same flow under a name of this test, and its bytes."""
     name = f"{data['id']}-{bed.name().type}"
     return name, json.dumps({**data, "id": name}).encode()
@@ -89,8 +89,8 @@ def bundle_at(bed: Bed) -> tuple[str, dict[str, bytes]]:
 async def test_flows_of_each_kind_are_told_apart_by_content(bed: Bed) -> None:
     """A flow document, YAML, a VisualFlow and a bundle; an installed flow is found in any process."""
     web = WebClient(app(bed.runtime))
-    refund, document = named(bed, REFUND)
-    drawn, drawing = named(bed, DRAWN)
+    refund, document = with_own_name(bed, REFUND)
+    drawn, drawing = with_own_name(bed, DRAWN)
     name, files = bundle_at(bed)
     plain = f"plain-{name}"
     yaml = YAML.replace(b"plain", plain.encode())
@@ -105,24 +105,24 @@ async def test_flows_of_each_kind_are_told_apart_by_content(bed: Bed) -> None:
     assert first.data["title"] == "Refunds"
     assert first.data["installed_by"] == "local"
     async with bed.client("serve") as elsewhere:
-        there = WebClient(app(elsewhere))
-        listed = {one["flow"] for one in (await there.get("/v1/flows"))["installed"]}
-        assert listed >= {f"{refund}@1.2", f"{plain}@7", f"{drawn}@3", f"{name}@1"}
-        assert await there.get(f"/v1/flows/{refund}") == first.data
-        assert await there.get(f"/v1/flows/{refund}@1.2") == first.data
-        svg = await there("GET", f"/v1/flows/{refund}/svg")
+        other_web = WebClient(app(elsewhere))
+        installed_flows = {flow["flow"] for flow in (await other_web.get("/v1/flows"))["installed"]}
+        assert installed_flows >= {f"{refund}@1.2", f"{plain}@7", f"{drawn}@3", f"{name}@1"}
+        assert await other_web.get(f"/v1/flows/{refund}") == first.data
+        assert await other_web.get(f"/v1/flows/{refund}@1.2") == first.data
+        svg = await other_web("GET", f"/v1/flows/{refund}/svg")
         assert (svg.status, svg.headers["content-type"]) == (200, "image/svg+xml")
         assert b"<svg" in svg.body
-        schema = await there.get(f"/v1/flows/{refund}/schema")
+        schema = await other_web.get(f"/v1/flows/{refund}/schema")
         assert schema["properties"] == {"order": {}}
-        schema = await there.get(f"/v1/flows/{drawn}@3/schema")
+        schema = await other_web.get(f"/v1/flows/{drawn}@3/schema")
         assert schema["properties"] == {"n": {"type": "number"}}
 
 
 async def test_other_content_of_one_version_is_a_conflict(bed: Bed) -> None:
     """The installed content stays."""
     web = WebClient(app(bed.runtime))
-    name, document = named(bed, REFUND)
+    name, document = with_own_name(bed, REFUND)
     first = await web.post("/v1/flows", document)
     other = await web("POST", "/v1/flows", document.replace(b"Refunds", b"Others"))
 
@@ -136,27 +136,27 @@ async def test_other_content_of_one_version_is_a_conflict(bed: Bed) -> None:
 
 async def test_a_dry_run_checks_a_flow_and_installs_nothing(bed: Bed) -> None:
     """Like an install, with its refusals; it needs the scope of an install and is in no audit."""
-    name, document = named(bed, REFUND)
+    name, document = with_own_name(bed, REFUND)
     async with guarded_on(bed) as guarded:
         ada = await guarded.client("ada", "flows:install", "flows:run", "operate")
         runner = await guarded.client("bob", "flows:run")
         first = await ada("POST", "/v1/flows?dry_run=true", document)
         assert (await ada("GET", f"/v1/flows/{name}")).status == 404
         assert (await runner("POST", "/v1/flows?dry_run=true", document)).status == 403
-        made = await ada.post("/v1/flows", document)
+        installation = await ada.post("/v1/flows", document)
         again = await ada("POST", "/v1/flows?dry_run=true", document)
         other = document.replace(b"Refunds", b"Others")
         odd = await ada("POST", "/v1/flows?dry_run=true", other)
         rows = (await ada.get(f"/v1/audit?thing=flow:{name}"))["changes"]
         file = await runner("GET", f"/v1/flows/{name}@1.2/bundle")
 
-    assert (first.status, first.data["hash"]) == (200, made["hash"])
+    assert (first.status, first.data["hash"]) == (200, installation["hash"])
     assert (first.data["installed_by"], first.data["installed_at"]) == ("", None)
-    assert (again.status, again.data) == (200, made)
+    assert (again.status, again.data) == (200, installation)
     assert (odd.status, odd.data["code"]) == (409, "flow_exists")
-    assert [one["action"] for one in rows] == ["flow.install"]
-    assert open_workflow_bundle(file.body).hash == made["hash"]
-    assert len(file.body) == made["size_bytes"]
+    assert [row["action"] for row in rows] == ["flow.install"]
+    assert open_workflow_bundle(file.body).hash == installation["hash"]
+    assert len(file.body) == installation["size_bytes"]
     assert file.headers["content-disposition"] == f'attachment; filename="{name}@1.2.flow"'
 
 
@@ -174,7 +174,7 @@ async def test_all_mistakes_are_reported_at_once(bed: Bed) -> None:
     assert (wrong.status, wrong.data["code"]) == (422, "flow_refused")
     assert wrong.data["errors"][0]["where"] == "flow.json#/colour"
     assert packed.data["errors"][0]["where"] == f"{name}@1/flows/child.json#/start"
-    assert all(one["remedy"] for one in (*wrong.data["errors"], *packed.data["errors"]))
+    assert all(error["remedy"] for error in (*wrong.data["errors"], *packed.data["errors"]))
     assert (lone.status, lone.data["code"]) == (422, "bundle_refused")
     assert "refers to flow 'child'" in lone.data["detail"]
     assert "has no version" in bare.data["detail"]
@@ -217,33 +217,33 @@ async def test_mutated_bundles_are_never_partly_installed(bed: Bed) -> None:
     """Bits, cuts and doubled bytes; values, names and nodes that are wrong: installed whole, or refused."""
     web, chance = WebClient(app(bed.runtime)), random.Random(7)
     _, files = bundle_at(bed)
-    seen = set()
+    statuses = set()
     for n in range(MUTATED):
         data = (_cut if n % 2 else _misdrawn)(files, n // 2, chance)
         answer = await web("POST", f"/v1/flows?version=m{n}", data)
         assert answer.status in {200, 201, 400, 409, 422}, (n, answer)
-        seen.add(answer.status)
+        statuses.add(answer.status)
         if answer.status == 201:
-            place = f"/v1/flows/{quote(answer.data['flow'], safe='@')}"
-            assert await web.get(place) == answer.data
-            assert (await web("GET", f"{place}/svg")).status in {200, 404}, n
-            assert (await web("DELETE", place)).status == 204
+            flow_path = f"/v1/flows/{quote(answer.data['flow'], safe='@')}"
+            assert await web.get(flow_path) == answer.data
+            assert (await web("GET", f"{flow_path}/svg")).status in {200, 404}, n
+            assert (await web("DELETE", flow_path)).status == 204
 
-    assert seen >= {201, 422}
+    assert statuses >= {201, 422}
 
 
 def _cut(files: dict[str, bytes], n: int, chance: random.Random) -> bytes:
     kinds = [zipped(files), files["flows/child.json"], json.dumps(DRAWN).encode(), YAML]
     data = bytearray(kinds[n % len(kinds)])
     for _ in range(chance.randrange(1, 6)):
-        place = chance.randrange(len(data) or 1)
+        position = chance.randrange(len(data) or 1)
         match chance.randrange(3):
             case 0 if data:
-                data[place] ^= 1 << chance.randrange(8)
+                data[position] ^= 1 << chance.randrange(8)
             case 1:
-                del data[place : place + chance.randrange(1, 40)]
+                del data[position : position + chance.randrange(1, 40)]
             case _:
-                data[place:place] = data[place : place + 20]
+                data[position:position] = data[position : position + 20]
     return bytes(data)
 
 
@@ -258,27 +258,29 @@ def _misdrawn(files: dict[str, bytes], n: int, chance: random.Random) -> bytes:
 async def test_one_of_concurrent_installs_wins(bed: Bed) -> None:
     """The others are conflicts."""
     web = WebClient(app(bed.runtime))
-    name, document = named(bed, REFUND)
+    name, document = with_own_name(bed, REFUND)
     bodies = [document.replace(b"Refunds", b"Refund%d" % n) for n in range(4)]
-    answers = await asyncio.gather(*(web("POST", "/v1/flows", one) for one in bodies))
+    answers = await asyncio.gather(*(web("POST", "/v1/flows", body) for body in bodies))
 
-    assert sorted(one.status for one in answers) == [201, 409, 409, 409]
-    [won] = [one.data for one in answers if one.status == 201]
+    assert sorted(answer.status for answer in answers) == [201, 409, 409, 409]
+    [won] = [answer.data for answer in answers if answer.status == 201]
     assert await web.get(f"/v1/flows/{name}") == won
 
 
 async def test_flows_belong_to_a_tenant_and_installs_need_a_scope(bed: Bed) -> None:
     """Another tenant does not see them; the scope to run flows does not allow to install them."""
     async with guarded_on(bed) as guarded:
-        name, document = named(bed, REFUND)
+        name, document = with_own_name(bed, REFUND)
         ada = await guarded.client("ada", "flows:install", "flows:run")
         runner = await guarded.client("bob", "flows:run")
         far = await guarded.client("ada", "flows:install", "flows:run", tenant="acme")
-        made = await ada.post("/v1/flows", document)
+        installation = await ada.post("/v1/flows", document)
 
         assert (await runner("POST", "/v1/flows", document)).status == 403
         assert (await runner("DELETE", f"/v1/flows/{name}")).status == 403
-        assert (await runner.get(f"/v1/flows/{name}"))["installed_by"] == made["installed_by"]
+        assert (await runner.get(f"/v1/flows/{name}"))["installed_by"] == installation[
+            "installed_by"
+        ]
         assert (await far("GET", f"/v1/flows/{name}")).status == 404
         assert (await far("DELETE", f"/v1/flows/{name}")).status == 404
         assert (await ada("DELETE", f"/v1/flows/{name}@1.2")).status == 204
@@ -288,7 +290,7 @@ async def test_flows_belong_to_a_tenant_and_installs_need_a_scope(bed: Bed) -> N
 async def test_a_removal_reads_the_rows_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a version, of all versions, and of what is not there."""
     web = WebClient(app(bed.runtime))
-    name, document = named(bed, REFUND)
+    name, document = with_own_name(bed, REFUND)
     kind = type(bed.runtime.store.data.flow_bundles)
     reads: list[str] = []
     for verb in ("get", "list"):
@@ -302,24 +304,24 @@ async def test_a_removal_reads_the_rows_once(bed: Bed, monkeypatch: pytest.Monke
     for version in ("1.2", "1.3"):
         await web.post(f"/v1/flows?version={version}", document)
 
-    for place, status in ((f"{name}@1.2", 204), (name, 204), (name, 404), (f"{name}@1.3", 404)):
+    for flow_id, status in ((f"{name}@1.2", 204), (name, 204), (name, 404), (f"{name}@1.3", 404)):
         reads.clear()
-        assert (await web("DELETE", f"/v1/flows/{place}")).status == status
-        assert reads == ["list"], place
+        assert (await web("DELETE", f"/v1/flows/{flow_id}")).status == status
+        assert reads == ["list"], flow_id
 
 
 async def test_pages_show_installed_flows(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the list, and each with its drawing; the cache holds few of them."""
     monkeypatch.setattr(flow_pages, "MOST_INSTALLED", 1)
     web = WebClient(app(bed.runtime))
-    refund, document = named(bed, REFUND)
-    drawn, drawing = named(bed, DRAWN)
+    refund, document = with_own_name(bed, REFUND)
+    drawn, drawing = with_own_name(bed, DRAWN)
     for body in (document, drawing):
         await web.post("/v1/flows", body)
 
     links = (await page_of(web, "/flows")).links()
     for name, nodes in ((f"{refund}@1.2", 2), (f"{drawn}@3", 2), (f"{refund}@1.2", 2)):
-        [here] = [one for one in links if unquote(one) == f"/flows/installed/{name}"]
+        [here] = [link for link in links if unquote(link) == f"/flows/installed/{name}"]
         page = await page_of(web, here)
         assert name in page.text
         assert len(page.all("g", "node")) == nodes

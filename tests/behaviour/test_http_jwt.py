@@ -21,7 +21,7 @@ from compose._web.identity.json_web_tokens import (
     KeySet,
 )
 from tests.behaviour.guarded import Guarded, guarded_on
-from tests.behaviour.web import Answer, made
+from tests.behaviour.web import Answer, create_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -43,10 +43,10 @@ def jwk(key: Any, kid: str | None, **more: Any) -> dict[str, Any]:
         ec.EllipticCurvePrivateKey: jwt.algorithms.ECAlgorithm,
         ed25519.Ed25519PrivateKey: jwt.algorithms.OKPAlgorithm,
     }
-    kind = next(one for base, one in kinds.items() if isinstance(key, base))
-    found: dict[str, Any] = kind.to_jwk(key.public_key(), as_dict=True)
-    found.pop("key_ops", None)
-    return {**found, **({} if kid is None else {"kid": kid}), **more}
+    algorithm = next(algorithm for base, algorithm in kinds.items() if isinstance(key, base))
+    fields: dict[str, Any] = algorithm.to_jwk(key.public_key(), as_dict=True)
+    fields.pop("key_ops", None)
+    return {**fields, **({} if kid is None else {"kid": kid}), **more}
 
 
 KEYS: Final = [
@@ -85,7 +85,7 @@ class Signer:
 def by_hand(head: object, claims: object, signature: bytes = b"x") -> str:
     """Return a token of these parts."""
     parts = (json.dumps(head).encode(), json.dumps(claims).encode(), signature)
-    return ".".join(base64.urlsafe_b64encode(one).decode().rstrip("=") for one in parts)
+    return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
 
 
 class Keys:
@@ -130,17 +130,17 @@ async def test_claims_name_the_principal(bed: Bed) -> None:
         ):
             answer = await who(guarded, signer.token(key, algorithm, kid))
             assert answer.status == 200, (algorithm, answer)
-            said = answer.data
-            assert (said["tenant"], said["principal"]) == ("acme", "ada")
-            assert said["scopes"] == ["cleanup", "sessions:own"]
-        listed = signer.token(scope=["sessions:all", 7, "admin"], aud=["x", "callboard"])
-        assert (await who(guarded, listed)).data["scopes"] == ["sessions:all"]
+            identity = answer.data
+            assert (identity["tenant"], identity["principal"]) == ("acme", "ada")
+            assert identity["scopes"] == ["cleanup", "sessions:own"]
+        token = signer.token(scope=["sessions:all", 7, "admin"], aud=["x", "callboard"])
+        assert (await who(guarded, token)).data["scopes"] == ["sessions:all"]
         nothing = signer.token(scope=None)
         assert (await who(guarded, nothing)).data["scopes"] == []
         refused = await guarded.with_token(nothing)("GET", "/v1/sessions")
         assert refused.status == 403
         web = guarded.with_token(signer.token(sub="auth0|a b/ü:1"))
-        await made(web)
+        await create_session(web)
         assert (await web.get("/v1/sessions/s"))["owner"] == "auth0|a b/ü:1"
         assert (await guarded.with_token(signer.token())("GET", "/v1/sessions/s")).status == 404
         stored = await guarded.token("ada", "sessions:own")
@@ -153,9 +153,9 @@ async def test_the_claims_of_principal_and_scopes_can_be_configured(bed: Bed) ->
     signer = Signer(bed)
     more: dict[str, Any] = {"https://x/mail": "a@b.c", "roles": ["operate"], "tenant": "acme"}
     async with trusting(bed, names=names) as guarded:
-        said = (await who(guarded, signer.token(aud=None, **more))).data
-        assert (said["tenant"], said["principal"]) == ("default", "a@b.c")
-        assert said["scopes"] == ["operate"]
+        identity = (await who(guarded, signer.token(aud=None, **more))).data
+        assert (identity["tenant"], identity["principal"]) == ("default", "a@b.c")
+        assert identity["scopes"] == ["operate"]
         assert (await who(guarded, signer.token(**more))).status == 401, "it is for somebody"
 
 
@@ -234,13 +234,13 @@ async def test_a_token_that_expires_ends_streams_and_logins(bed: Bed) -> None:
     async with trusting(bed) as guarded:
         token = signer.token(exp=signer.now - 28, tenant="default")
         web = guarded.with_token(token)
-        path = await made(web)
+        path = await create_session(web)
         logged = await guarded.web("POST", "/v1/login", {"token": token})
         assert logged.status == 200
         async with web.stream(f"{path}/events") as stream:
             events = await stream.until()
         assert events[-1]["data"]["code"] == "token_expired"
-        cookie = "; ".join(one.partition(";")[0] for one in logged.set_cookies)
+        cookie = "; ".join(cookie.partition(";")[0] for cookie in logged.set_cookies)
         over = await guarded.web("GET", "/v1/login", cookie=cookie)
         assert (over.status, over.data["code"]) == (401, "token_expired")
 
@@ -257,7 +257,7 @@ async def test_keys_are_read_again_when_a_token_has_a_new_key(bed: Bed) -> None:
         keys.data = Keys(jwk(OTHER, "new")).data
         assert (await who(guarded, new)).status == 401, "so soon"
         await asyncio.sleep(RETRY_S)
-        assert [(await who(guarded, one)).status for one in (new, old)] == [200, 401]
+        assert [(await who(guarded, token)).status for token in (new, old)] == [200, 401]
         bad = (b"", b"[]", b"{}", b'{"keys": []}', b'{"keys": [1, {"kty": "oct", "k": "eA"}]}')
         for data in (*bad, b"[" * 100_000, b"\xff", None):
             keys.data = data
@@ -273,7 +273,7 @@ async def test_without_keys_requests_are_503_with_a_remedy(bed: Bed) -> None:
     keys = Keys(private, jwk(OTHER, "r", use="enc"), {"kty": "RSA"})
     async with trusting(bed, keys) as guarded:
         answers = await asyncio.gather(*(who(guarded, signer.token(jti=str(n))) for n in range(3)))
-        assert {(one.status, one.data["code"]) for one in answers} == {(503, "no_keys")}
+        assert {(answer.status, answer.data["code"]) for answer in answers} == {(503, "no_keys")}
         assert answers[0].headers["retry-after"] == "10"
         assert "CALLBOARD_JWT_JWKS" in answers[0].data["remedy"]
         assert (await who(guarded, "cb_x")).status == 401

@@ -13,7 +13,7 @@ from actors.errors import ContractError
 from compose._web.requests import checked_origins
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo
-from tests.behaviour.web import Answer, WebClient, made, told, web_on
+from tests.behaviour.web import Answer, WebClient, create_session, run_message, web_on
 
 if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
@@ -24,17 +24,17 @@ HOST: Final = "api.example"
 
 def cookies(answer: Answer) -> dict[str, Any]:
     """Return the cookies that an answer sets, by name."""
-    found = SimpleCookie()
+    jar = SimpleCookie()
     for text in answer.set_cookies:
-        found.load(text)
-    return {**found}
+        jar.load(text)
+    return {**jar}
 
 
 async def logged_in(guarded: Guarded, secret: str, **headers: str) -> tuple[WebClient, Any]:
     """Return a client with the cookies of a login, and the login's answer."""
     answer = await guarded.web("POST", "/v1/login", {"token": secret}, headers=headers)
     assert answer.status == 200, answer
-    jar = "; ".join(f"{name}={one.value}" for name, one in cookies(answer).items())
+    jar = "; ".join(f"{name}={cookie.value}" for name, cookie in cookies(answer).items())
     return WebClient(guarded.web._app, headers={"cookie": jar, **headers}), answer.data
 
 
@@ -44,19 +44,19 @@ async def test_a_login_sets_a_cookie_that_no_script_reads(bed: Bed) -> None:
         secret = await guarded.token("ada", "sessions:own")
         here = await guarded.web("POST", "/v1/login", {"token": secret})
         far = await guarded.web("POST", "/v1/login", {"token": secret}, host=HOST)
-        said = here.data
-        assert said["principal"] == f"ada-{guarded.app}"
-        assert (said["tenant"], said["scopes"]) == ("default", ["sessions:own"])
+        identity = here.data
+        assert identity["principal"] == f"ada-{guarded.app}"
+        assert (identity["tenant"], identity["scopes"]) == ("default", ["sessions:own"])
         for answer, prefix, secure in ((here, "", ""), (far, "__Host-", True)):
             jar = cookies(answer)
             login, csrf = (jar[f"{prefix}callboard_{name}"] for name in ("login", "csrf"))
             assert (bool(login["httponly"]), bool(csrf["httponly"])) == (True, False)
             assert csrf.value == answer.data["csrf_token"]
             assert login.value.startswith("cbl_")
-            for one in (login, csrf):
-                assert (one["samesite"], one["path"], one["domain"]) == ("strict", "/", "")
-                assert one["secure"] == secure
-                assert int(one["max-age"]) in range(43_190, 43_201)
+            for cookie in (login, csrf):
+                assert (cookie["samesite"], cookie["path"], cookie["domain"]) == ("strict", "/", "")
+                assert cookie["secure"] == secure
+                assert int(cookie["max-age"]) in range(43_190, 43_201)
         assert secret not in str(here.set_cookies)
         web, _ = await logged_in(guarded, secret)
         assert (await web.get("/v1/login"))["principal"] == f"ada-{guarded.app}"
@@ -67,13 +67,13 @@ async def test_a_change_by_cookie_needs_the_token_of_the_page(bed: Bed) -> None:
     """The token of that login, from a page of this origin; reads and bearer tokens need none."""
     async with guarded_on(bed, cors_origins=[SHOP]) as guarded:
         secret = await guarded.token("ada", "sessions:own")
-        web, said = await logged_in(guarded, secret)
+        web, identity = await logged_in(guarded, secret)
         _, other = await logged_in(guarded, secret)
         body = {"session_id": "s"}
         for wrong in ({}, {"x-csrf-token": ""}, {"x-csrf-token": other["csrf_token"]}):
             answer = await web("POST", "/v1/sessions", body, headers=wrong)
             assert (answer.status, answer.data["code"]) == (403, "csrf")
-        good = {"x-csrf-token": said["csrf_token"]}
+        good = {"x-csrf-token": identity["csrf_token"]}
         elsewhere = await web("POST", "/v1/sessions", body, headers={**good, "origin": SHOP})
         assert (elsewhere.status, elsewhere.data["code"]) == (403, "csrf")
         foreign = await web("GET", "/v1/sessions", origin="https://evil.example")
@@ -107,22 +107,22 @@ async def test_a_login_ends_by_logout_or_with_its_token(bed: Bed) -> None:
     async with guarded_on(bed) as guarded:
         name = f"token-{guarded.app}"
         secret = await guarded.token("ada", "sessions:own", called=name)
-        (web, said), (again, _) = [await logged_in(guarded, secret) for _ in range(2)]
-        path = await made(guarded.with_token(secret))
-        await told(guarded.with_token(secret), path, "hello")
-        good = {"x-csrf-token": said["csrf_token"]}
-        async with web.stream(f"{path}/events") as one, again.stream(f"{path}/events") as two:
-            for stream in (one, two):
+        (web, identity), (again, _) = [await logged_in(guarded, secret) for _ in range(2)]
+        path = await create_session(guarded.with_token(secret))
+        await run_message(guarded.with_token(secret), path, "hello")
+        good = {"x-csrf-token": identity["csrf_token"]}
+        async with web.stream(f"{path}/events") as first, again.stream(f"{path}/events") as second:
+            for stream in (first, second):
                 await stream.until("run_completed")
             assert (await web("POST", "/v1/logout")).status == 403
             out = await web("POST", "/v1/logout", headers=good)
             assert out.status == 204
-            assert {one.value for one in cookies(out).values()} == {""}
-            assert (await one.until())[-1]["data"]["code"] == "token_revoked"
+            assert {cookie.value for cookie in cookies(out).values()} == {""}
+            assert (await first.until())[-1]["data"]["code"] == "token_revoked"
             assert (await web("GET", "/v1/login")).data["code"] == "token_revoked"
             assert (await again("GET", "/v1/login")).status == 200
             await bed.runtime.store.data.tokens.revoke(name)
-            assert (await two.until())[-1]["data"]["code"] == "token_revoked"
+            assert (await second.until())[-1]["data"]["code"] == "token_revoked"
         assert (await guarded.web("POST", "/v1/login", {"token": secret})).status == 401
         program = await guarded.client("ada", "sessions:own")
         assert (await program("POST", "/v1/logout")).status == 204
@@ -137,7 +137,7 @@ async def test_a_login_lasts_no_longer_than_its_token(bed: Bed) -> None:
     async with guarded_on(bed) as guarded:
         short = await guarded.token("ada", "sessions:own", expires_at=soon)
         long = await guarded.token("ada", "sessions:own")
-        (young, _), (old, _) = [await logged_in(guarded, one) for one in (short, long)]
+        (young, _), (old, _) = [await logged_in(guarded, token) for token in (short, long)]
         await asyncio.sleep(601)
         assert (await young("GET", "/v1/login")).data["code"] == "token_expired"
         assert (await old("GET", "/v1/login")).status == 200
@@ -162,11 +162,13 @@ async def test_only_pages_of_allowed_origins_get_answers(bed: Bed) -> None:
             "access_control_request_method": "POST",
             "access_control_request_headers": "authorization,content-type,idempotency-key",
         }
-        asked = await guarded.web("OPTIONS", "/v1/sessions", headers=preflight, origin=SHOP)
-        assert (asked.status, asked.body) == (204, b"")
-        assert asked.headers["access-control-allow-origin"] == SHOP
-        assert "Authorization" in asked.headers["access-control-allow-headers"]
-        assert "csrf" not in asked.headers["access-control-allow-headers"].lower()
+        preflight_answer = await guarded.web(
+            "OPTIONS", "/v1/sessions", headers=preflight, origin=SHOP
+        )
+        assert (preflight_answer.status, preflight_answer.body) == (204, b"")
+        assert preflight_answer.headers["access-control-allow-origin"] == SHOP
+        assert "Authorization" in preflight_answer.headers["access-control-allow-headers"]
+        assert "csrf" not in preflight_answer.headers["access-control-allow-headers"].lower()
         for answer in (
             await web("GET", "/v1/sessions", origin=SHOP),
             await web("GET", "/v1/sessions/nowhere", origin=SHOP),

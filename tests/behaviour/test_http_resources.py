@@ -11,7 +11,7 @@ from actors.agents import ReActAgent
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.talks import Echo
 from tests.behaviour.test_session_cleanup import boss_on
-from tests.behaviour.web import WebClient, made, told, web_elsewhere, web_on
+from tests.behaviour.web import WebClient, create_session, run_message, web_elsewhere, web_on
 
 if TYPE_CHECKING:
     from actors._kernel.agent.message import Message
@@ -40,7 +40,7 @@ async def test_a_person_decides_over_http_once(bed: Bed, app: str) -> None:
     async with web_on(bed, agent, app_name=app) as web, web_elsewhere(bed, app_name=app) as other:
         runs = []
         for session, amount in (("s", "5"), ("t", "50")):
-            path = await made(web, session)
+            path = await create_session(web, session)
             runs.append((await web.post(f"{path}/runs", {"text": amount}))["run_id"])
             await bed.seen(runs[-1], "ask.sent")
         mine = [await web.get(f"/v1/approvals?run_id={run}") for run in runs]
@@ -50,7 +50,7 @@ async def test_a_person_decides_over_http_once(bed: Bed, app: str) -> None:
         behind = await other.get(f"/v1/approvals?after={page['next']}")
         bad = await other("GET", f"/v1/approvals?after={first['id']}")
         assert (bad.status, bad.data["code"]) == (400, "bad_cursor")
-        ids = [one["id"] for one in (*page["approvals"], *behind["approvals"])]
+        ids = [approval["id"] for approval in (*page["approvals"], *behind["approvals"])]
         assert {first["id"], second["id"]} <= {*ids}
         short = await web("POST", f"/v1/approvals/{first['id'][:12]}", {"approve": True})
         assert (short.status, short.data["code"]) == (404, "unknown_approval")
@@ -65,7 +65,7 @@ async def test_a_person_decides_over_http_once(bed: Bed, app: str) -> None:
         again = await web("POST", f"/v1/approvals/{first['id']}", {"approve": False})
         assert again.status == 404
         log = await web.get(f"/v1/runs/{runs[0]}/events")
-        decided = [one["payload"] for one in log["entries"] if one["kind"] == "ask.replied"]
+        decided = [entry["payload"] for entry in log["entries"] if entry["kind"] == "ask.replied"]
         assert decided[0]["result"] == {"by": "local", "comment": "fine"}
 
 
@@ -73,16 +73,16 @@ async def test_a_person_decides_over_http_once(bed: Bed, app: str) -> None:
 async def test_an_artifact_is_uploaded_in_pieces_and_never_rendered(bed: Bed, app: str) -> None:
     """Whatever its name and type, a browser downloads it and does not render it."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        await made(web)
+        await create_session(web)
         pieces = [b"<script>", b"x" * 3_000_000, b"</script>"]
         query = "session_id=s&name=a%2Fr%20%22%0D%0A.html&kind=debug"
-        kept = await web(
+        upload = await web(
             "POST", f"/v1/artifacts?{query}", pieces=pieces, content_type="text/html; charset=utf-8"
         )
-        assert kept.status == 201
-        assert (kept.data["size_bytes"], kept.data["kind"]) == (3_000_017, "debug")
-        listed = await web.get("/v1/artifacts?session_id=s")
-        assert listed == {"artifacts": [kept.data]}
+        assert upload.status == 201
+        assert (upload.data["size_bytes"], upload.data["kind"]) == (3_000_017, "debug")
+        listing = await web.get("/v1/artifacts?session_id=s")
+        assert listing == {"artifacts": [upload.data]}
         path = "/v1/artifacts/a%2Fr%20%22%0D%0A.html?session_id=s"
         loaded = await web("GET", path)
         assert loaded.body == b"".join(pieces)
@@ -98,8 +98,8 @@ async def test_an_artifact_is_uploaded_in_pieces_and_never_rendered(bed: Bed, ap
         assert odd.data["content_type"] == "application/octet-stream"
         assert (await web("DELETE", path)).status == 204
         for method in ("GET", "DELETE"):
-            gone = await web(method, path)
-            assert (gone.status, gone.data["code"]) == (404, "unknown_artifact")
+            answer = await web(method, path)
+            assert (answer.status, answer.data["code"]) == (404, "unknown_artifact")
         for session in ("nowhere", "%00"):
             assert (await web("POST", f"/v1/artifacts?session_id={session}&name=a")).status in (
                 400,
@@ -117,22 +117,22 @@ async def test_clean_up_of_artifacts_shows_before_it_removes(bed: Bed, app: str)
         async def cleaned(**body: Any) -> Any:
             return await web.post("/v1/cleanup/artifacts", body)
 
-        looked = await cleaned(session_id="s")
-        assert [(one["session_id"], one["name"]) for one in looked["candidates"]] == [
-            ("s", "trace")
-        ]
-        assert (looked["dry_run"], looked["size_bytes"]) == (True, 5)
+        preview = await cleaned(session_id="s")
+        assert [
+            (candidate["session_id"], candidate["name"]) for candidate in preview["candidates"]
+        ] == [("s", "trace")]
+        assert (preview["dry_run"], preview["size_bytes"]) == (True, 5)
         assert len((await cleaned(include_all=True))["candidates"]) == 4
         assert (await cleaned(include_all=True, older_than_s=86_400))["candidates"] == []
         assert (await cleaned(max_bytes=10))["candidates"] == []
-        gone = await cleaned(session_id="s", dry_run=False)
-        assert gone["candidates"] == looked["candidates"]
-        left = await web.get("/v1/artifacts?session_id=s")
-        assert [one["name"] for one in left["artifacts"]] == ["report"]
+        removal = await cleaned(session_id="s", dry_run=False)
+        assert removal["candidates"] == preview["candidates"]
+        remaining = await web.get("/v1/artifacts?session_id=s")
+        assert [artifact["name"] for artifact in remaining["artifacts"]] == ["report"]
 
 
 async def _artifacts(web: WebClient, session: str) -> None:
-    await made(web, session)
+    await create_session(web, session)
     for name, kind in (("trace", "debug"), ("report", "ordinary")):
         await web.post(
             f"/v1/artifacts?session_id={session}&name={name}&kind={kind}", name[:5].encode()
@@ -145,14 +145,14 @@ async def test_clean_up_of_tasks_goes_by_the_label_of_the_project(bed: Bed, app:
     boss = await boss_on(bed)
     async with web_on(bed, {"normal": boss}, app_name=app) as web:
         await web.post("/v1/sessions", {"session_id": "s", "project": "~nobody/p"})
-        run = await told(web, "/v1/sessions/s", "done")
+        run = await run_message(web, "/v1/sessions/s", "done")
         assert run["status"] == "completed"
         assert (await web.post("/v1/cleanup/tasks", {"project": "other"}))["candidates"] == []
-        looked = await web.post("/v1/cleanup/tasks", {"project": "~nobody/p"})
-        [task] = looked["candidates"]
+        preview = await web.post("/v1/cleanup/tasks", {"project": "~nobody/p"})
+        [task] = preview["candidates"]
         assert (task["task"], task["status"], task["session_id"]) == ("card done", "COMPLETED", "s")
-        gone = await web.post("/v1/cleanup/tasks", {"project": "~nobody/p", "dry_run": False})
-        assert gone["candidates"] == looked["candidates"]
+        removal = await web.post("/v1/cleanup/tasks", {"project": "~nobody/p", "dry_run": False})
+        assert removal["candidates"] == preview["candidates"]
         assert (await bed.row(task["run_id"])).swept
 
 
@@ -181,8 +181,8 @@ async def test_any_agent_takes_messages_and_any_run_shows_its_log(bed: Bed, app:
         assert await web.post(path, mail) == {"message_id": "m", "run_id": None, "is_new": True}
         assert (await web.post(path, mail))["is_new"] is False
         assert await bed.result(run) == [{"n": 1}, [2]]
-        shown = await web.get(f"/v1/runs/{run}")
-        assert (shown["status"], shown["output"], shown["session_id"]) == (
+        view = await web.get(f"/v1/runs/{run}")
+        assert (view["status"], view["output"], view["session_id"]) == (
             "completed",
             [{"n": 1}, [2]],
             None,
@@ -190,7 +190,7 @@ async def test_any_agent_takes_messages_and_any_run_shows_its_log(bed: Bed, app:
         kinds, begin = list[str](), 0
         while begin is not None:
             page = await web.get(f"/v1/runs/{run}/events?limit=2&from_seq={begin}")
-            kinds += [one["kind"] for one in page["entries"]]
+            kinds += [entry["kind"] for entry in page["entries"]]
             begin = page["next"]
         assert kinds == [entry.kind for entry in await bed.log(run)]
         unserved = await web("POST", "/v1/agents/nobody/1/messages", {"payload": 1})
@@ -208,5 +208,5 @@ async def test_the_document_describes_each_endpoint(bed: Bed, app: str) -> None:
         document["paths"]["/v1/sessions/{session}/runs"]["post"]["requestBody"]["required"] is False
     )
     assert "NewRunJson" in schemas
-    wanted = {part.split("'")[0] for part in text.split("#/components/schemas/")[1:]}
-    assert wanted == schemas.keys()
+    needed_schemas = {part.split("'")[0] for part in text.split("#/components/schemas/")[1:]}
+    assert needed_schemas == schemas.keys()

@@ -13,7 +13,7 @@ from actors._kernel.stores.conversations import MOST_READ, SessionLabel
 from actors.agents import ReActAgent
 from actors.testing import FunctionModel, ModelReply
 from tests.behaviour.talks import Echo, failing, parent_on
-from tests.behaviour.web import made, pages_of, texts, told, web_elsewhere, web_on
+from tests.behaviour.web import create_session, pages_of, run_message, texts, web_elsewhere, web_on
 
 if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
@@ -53,8 +53,8 @@ async def test_a_session_is_made_found_named_and_deleted(bed: Bed, app: str) -> 
             ("GET", "/runs"),
             ("GET", "/nodes"),
         ):
-            gone = await web(method, f"/v1/sessions/s%2F1{path}", {})
-            assert (gone.status, gone.data["code"], gone.data["name"]) == (
+            answer = await web(method, f"/v1/sessions/s%2F1{path}", {})
+            assert (answer.status, answer.data["code"], answer.data["name"]) == (
                 410,
                 "session_deleted",
                 "s/1",
@@ -73,15 +73,15 @@ async def test_sessions_are_listed_in_pages_by_state_and_title(bed: Bed, app: st
             await web.post("/v1/sessions", {"session_id": f"{n}", "title": f"Talk {n % 2}"})
         await web.post("/v1/sessions/3/runs", {"text": "wait"})
         pages = await pages_of(web, "/v1/sessions?limit=2")
-        found = [one["session_id"] for page in pages for one in page["sessions"]]
+        ids = [session["session_id"] for page in pages for session in page["sessions"]]
         active = await web.get("/v1/sessions?status=active")
-        named = await web.get("/v1/sessions?title=TALK%201&status=idle")
+        by_title = await web.get("/v1/sessions?title=TALK%201&status=idle")
 
         whole = (await web.get("/v1/sessions"))["sessions"]
-        assert found == [one["session_id"] for one in whole]
-        assert sorted(found) == ["0", "1", "2", "3", "4"]
-        assert [one["session_id"] for one in active["sessions"]] == ["3"]
-        assert [one["session_id"] for one in named["sessions"]] == ["1"]
+        assert ids == [session["session_id"] for session in whole]
+        assert sorted(ids) == ["0", "1", "2", "3", "4"]
+        assert [session["session_id"] for session in active["sessions"]] == ["3"]
+        assert [session["session_id"] for session in by_title["sessions"]] == ["1"]
         assert (await web.get("/v1/sessions?app=other"))["sessions"] == []
 
 
@@ -95,12 +95,12 @@ async def test_a_search_goes_on_behind_a_page_that_found_nothing(bed: Bed, app: 
         for n in range(MOST_READ):
             await directory.create(AgentId(app, f"{n}"), SessionLabel(title="Fish"))
         first, *more = await pages_of(web, "/v1/sessions?title=whale")
-        found = [one["session_id"] for page in more for one in page["sessions"]]
-        shown = (await web("GET", f"/chat/{app}?title=whale")).body.decode()
+        ids = [session["session_id"] for page in more for session in page["sessions"]]
+        html = (await web("GET", f"/chat/{app}?title=whale")).body.decode()
 
-    assert (first["sessions"], found) == ([], ["old"])
-    assert "No conversation in this part of the list has such a title." in shown
-    assert "Older ones" in shown
+    assert (first["sessions"], ids) == ([], ["old"])
+    assert "No conversation in this part of the list has such a title." in html
+    assert "Older ones" in html
 
 
 @pytest.mark.item(348, 349, 351, 355, 361, 362, 364, 378)
@@ -109,7 +109,7 @@ async def test_a_message_starts_a_run_which_can_be_waited_for(bed: Bed, app: str
     echo = Echo()
     gate = echo.hold("hello")
     async with web_on(bed, echo.agent(), app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         accepted = await web("POST", f"{path}/runs", {"text": "hello"}, idempotency_key="m-1")
         run = accepted.data
         assert (accepted.status, run["session_id"]) == (202, "s")
@@ -132,16 +132,16 @@ async def test_a_message_starts_a_run_which_can_be_waited_for(bed: Bed, app: str
             "completed",
             "echo: hello",
         )
-        shown = await web.get(f"{path}/runs/{run['run_id']}")
-        assert shown == whole.data
+        view = await web.get(f"{path}/runs/{run['run_id']}")
+        assert view == whole.data
         blocks = {"content": [{"type": "text", "text": "look"}, {"type": "hologram", "depth": 3}]}
         await web.post(f"{path}/runs", blocks, prefer="wait=20")
         nodes = (await web.get(f"{path}/nodes"))["nodes"]
         assert [node["text"] for node in nodes] == ["hello", "echo: hello", "look", "echo: look"]
         assert nodes[2]["content"] == blocks["content"]
-        listed = await web.get(f"{path}/runs?limit=1")
-        older = await web.get(f"{path}/runs?limit=1&after={listed['next']}")
-        assert older == {"runs": [shown], "next": None}
+        page = await web.get(f"{path}/runs?limit=1")
+        older = await web.get(f"{path}/runs?limit=1&after={page['next']}")
+        assert older == {"runs": [view], "next": None}
         assert (await web.get(f"{path}/runs?status=failed"))["runs"] == []
         assert len((await web.get(f"{path}/runs?status=completed"))["runs"]) == 2
 
@@ -151,10 +151,10 @@ async def test_each_run_has_the_agent_of_its_mode_over_http(bed: Bed, app: str) 
     """An unknown mode is refused with the list of existing ones."""
     modes = {"normal": Echo("main").agent(), "orchestrator": Echo("boss").agent()}
     async with web_on(bed, modes, app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         run = {"text": "a", "mode": "orchestrator"}
         assert (await web.post(f"{path}/runs", run, prefer="wait=20"))["output"] == "boss: a"
-        assert (await told(web, path, "b"))["output"] == "main: b"
+        assert (await run_message(web, path, "b"))["output"] == "main: b"
         refused = await web("POST", f"{path}/runs", {"text": "c", "mode": "solo"})
         assert (refused.status, refused.data["code"], refused.data["name"]) == (
             422,
@@ -184,7 +184,10 @@ async def test_sessions_execute_at_the_same_time_over_http(bed: Bed, app: str) -
 
     async with web_on(bed, ReActAgent("two", model=FunctionModel(reply)), app_name=app) as web:
         async with asyncio.TaskGroup() as group:
-            runs = [group.create_task(told(web, await made(web, one), one)) for one in ("a", "b")]
+            runs = [
+                group.create_task(run_message(web, await create_session(web, session), session))
+                for session in ("a", "b")
+            ]
         assert [run.result()["output"] for run in runs] == ["a", "b"]
 
 
@@ -195,7 +198,7 @@ async def test_a_session_is_renamed_while_it_gets_messages(bed: Bed, app: str) -
         await web.post("/v1/sessions", {"session_id": "s", "metadata": {"k": 1}})
         posts = [web("POST", "/v1/sessions/s/runs", {"text": f"{n}"}) for n in range(10)]
         names = [web("PATCH", "/v1/sessions/s", {"title": f"name {n}"}) for n in range(10)]
-        mixed = [one for pair in zip(posts, names, strict=True) for one in pair]
+        mixed = [call for pair in zip(posts, names, strict=True) for call in pair]
 
         answers = await asyncio.gather(*mixed)
 
@@ -203,9 +206,9 @@ async def test_a_session_is_renamed_while_it_gets_messages(bed: Bed, app: str) -
         runs = [answer.data["run_id"] for answer in answers[::2]]
         for run in runs:
             await bed.result(run)
-        shown = await web.get("/v1/sessions/s")
-        assert shown["title"] in {f"name {n}" for n in range(10)}
-        assert (shown["metadata"], shown["queue"]) == ({"k": 1}, [])
+        session = await web.get("/v1/sessions/s")
+        assert session["title"] in {f"name {n}" for n in range(10)}
+        assert (session["metadata"], session["queue"]) == ({"k": 1}, [])
         assert {run["run_id"] for run in (await web.get("/v1/sessions/s/runs"))["runs"]} == {*runs}
 
 
@@ -214,12 +217,12 @@ async def test_queued_runs_start_in_order_and_can_be_cancelled(bed: Bed, app: st
     echo = Echo()
     gate = echo.hold("1")
     async with web_on(bed, echo.agent(), app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         ids = [(await web.post(f"{path}/runs", {"text": f"{n}"}))["run_id"] for n in (1, 2, 3)]
-        shown = await web.get(path)
-        queue = [(one["run_id"], one["status"]) for one in shown["queue"]]
-        assert [one for one, _ in queue] == ids
-        assert (shown["status"], shown["open_runs"], queue[1][1]) == ("active", 3, "queued")
+        session = await web.get(path)
+        queue = [(run["run_id"], run["status"]) for run in session["queue"]]
+        assert [run_id for run_id, _ in queue] == ids
+        assert (session["status"], session["open_runs"], queue[1][1]) == ("active", 3, "queued")
         stopped = await web.post(
             f"{path}/runs/{ids[1]}/cancel", {"reason": "not needed"}, prefer="wait=20"
         )
@@ -250,10 +253,10 @@ async def test_a_conversation_can_branch_from_any_node(bed: Bed, app: str) -> No
     """Nodes come in pages, of the active path or all, each with its parent."""
     echo = Echo()
     async with web_on(bed, echo.agent(), app_name=app) as web:
-        path = await made(web)
-        await told(web, path, "1")
+        path = await create_session(web)
+        await run_message(web, path, "1")
         first = (await web.get(path))["active_node"]
-        await told(web, path, "2")
+        await run_message(web, path, "2")
         edited = {"text": "2b", "parent_node": first}
         await web.post(f"{path}/runs", edited, prefer="wait=20")
         assert await texts(web, path) == ["1", "echo: 1", "2b", "echo: 2b"]
@@ -262,14 +265,14 @@ async def test_a_conversation_can_branch_from_any_node(bed: Bed, app: str) -> No
         assert (parents["1"], parents["2"], parents["2b"]) == (None, first, first)
         for kind in ("all", "active"):
             pages = await pages_of(web, f"{path}/nodes?path={kind}&limit=3")
-            found = [node for page in pages for node in page["nodes"]]
-            assert found == (await web.get(f"{path}/nodes?path={kind}"))["nodes"]
+            nodes = [node for page in pages for node in page["nodes"]]
+            assert nodes == (await web.get(f"{path}/nodes?path={kind}"))["nodes"]
         assert (await web("PUT", f"{path}/active-node", {"node_id": first})).status == 204
-        await told(web, path, "3")
+        await run_message(web, path, "3")
         assert await texts(web, path) == ["1", "echo: 1", "3", "echo: 3"]
         assert (await web("PUT", f"{path}/active-node", {"node_id": "root"})).status == 204
         assert await texts(web, path) == []
-        await told(web, await made(web, "other"), "x")
+        await run_message(web, await create_session(web, "other"), "x")
         for body in (
             {"text": "y", "parent_node": "nothing"},
             {"text": "y", "parent_node": "x\x01"},
@@ -286,15 +289,15 @@ async def test_a_child_can_be_inspected_over_http(bed: Bed, app: str) -> None:
     """Below the run that spawned it, and below no other."""
     parent = await parent_on(bed, Echo("child"))
     async with web_on(bed, {"normal": parent}, app_name=app) as web:
-        path = await made(web)
-        run = await told(web, path, "go")
+        path = await create_session(web)
+        run = await run_message(web, path, "go")
         children = f"{path}/runs/{run['run_id']}/children"
         [child] = (await web.get(children))["runs"]
         assert (child["status"], child["parent"]) == ("completed", run["run_id"])
-        seen = await web.get(f"{children}/{child['run_id']}")
-        assert [node["text"] for node in seen["nodes"]] == ["look into it", "child: look into it"]
-        assert seen["run"] == child
-        other = await told(web, await made(web, "t"), "go")
+        view = await web.get(f"{children}/{child['run_id']}")
+        assert [node["text"] for node in view["nodes"]] == ["look into it", "child: look into it"]
+        assert view["run"] == child
+        other = await run_message(web, await create_session(web, "t"), "go")
         wrong = await web(
             "GET", f"/v1/sessions/t/runs/{other['run_id']}/children/{child['run_id']}"
         )
@@ -306,12 +309,12 @@ async def test_a_child_can_be_inspected_over_http(bed: Bed, app: str) -> None:
 async def test_another_process_shows_the_same(bed: Bed, app: str) -> None:
     """A failed run leaves the message as the active node; a queue survives the process."""
     async with web_on(bed, failing(), app_name=app, retry=NO_RETRY) as web:
-        path = await made(web)
-        await told(web, path, "good")
-        failed = await told(web, path, "bad")
+        path = await create_session(web)
+        await run_message(web, path, "good")
+        failed = await run_message(web, path, "bad")
         assert (failed["status"], failed["error"]["message"]) == ("failed", "no")
         async with web_elsewhere(bed, app_name=app) as other:
             assert await other.get(path) == await web.get(path)
             assert await texts(other, path) == ["good", "ok", "bad"]
-            assert (await told(other, path, "better"))["output"] == "ok"
+            assert (await run_message(other, path, "better"))["output"] == "ok"
         assert (await texts(web, path))[-2:] == ["better", "ok"]

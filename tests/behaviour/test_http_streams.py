@@ -15,7 +15,14 @@ from compose._web.problems import ProblemError
 from compose._web.requests import LOCAL
 from compose._web.streams import EventLine, EventStream, Streams
 from tests.behaviour.talks import Echo, parent_on
-from tests.behaviour.web import WebClient, made, pages_of, told, web_elsewhere, web_on
+from tests.behaviour.web import (
+    WebClient,
+    create_session,
+    pages_of,
+    run_message,
+    web_elsewhere,
+    web_on,
+)
 
 if TYPE_CHECKING:
     from actors._kernel.agent.message import Message
@@ -27,28 +34,30 @@ ENDS: Final = ("run_completed", "run_failed", "run_cancelled")
 
 def types_of(events: list[dict[str, Any]]) -> list[str]:
     """Return types of events, without the pieces of answers."""
-    return [one["event"] for one in events if not one["event"].endswith(("_delta", "_snapshot"))]
+    return [
+        event["event"] for event in events if not event["event"].endswith(("_delta", "_snapshot"))
+    ]
 
 
 def contents(events: list[dict[str, Any]]) -> list[str]:
     """Return stored events without their place: two readers may get a fact between different entries."""
-    return sorted(str({**one["data"], "event_id": None}) for one in events if "id" in one)
+    return sorted(str({**event["data"], "event_id": None}) for event in events if "id" in event)
 
 
 async def filled(web: WebClient, echo: Echo) -> str:
     """Create a session with three runs, one of them cancelled in the queue; return its path."""
-    path = await made(web)
+    path = await create_session(web)
     gate = echo.hold("1")
     ids = [(await web.post(f"{path}/runs", {"text": text}))["run_id"] for text in ("1", "2", "3")]
     await web.post(f"{path}/runs/{ids[1]}/cancel", prefer="wait=20")
     gate.set()
     for id_ in (ids[0], ids[2]):
-        shown = {"status": "open"}
-        while shown["status"] not in ("completed", "cancelled"):
-            shown = await web.post(
+        run = {"status": "open"}
+        while run["status"] not in ("completed", "cancelled"):
+            run = await web.post(
                 f"{path}/runs", {"text": "x", "message_id": "wait"}, prefer="wait=1"
             )
-            shown = await web.get(f"{path}/runs/{id_}")
+            run = await web.get(f"{path}/runs/{id_}")
     return path
 
 
@@ -56,7 +65,7 @@ async def filled(web: WebClient, echo: Echo) -> str:
 async def test_a_message_is_answered_by_the_stream_of_its_run(bed: Bed, app: str) -> None:
     """The stream ends with the run, and has its id; the same message again gives the same stream."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         last: dict[str, Any] = {}
         for _ in range(2):
             async with web.stream(f"{path}/runs", {"text": "hello"}, idempotency_key="m") as stream:
@@ -64,14 +73,14 @@ async def test_a_message_is_answered_by_the_stream_of_its_run(bed: Bed, app: str
             assert stream.answer.status == 200
             assert stream.answer.headers["content-type"].startswith("text/event-stream")
             assert types_of(events) == ["loop_started", "message", "message", "run_completed"]
-            for one in events:
-                event = EVENTS.validate_json(json.dumps(one["data"]))
-                assert (event.type, event.event_id) == (one["event"], one.get("id"))
+            for fields in events:
+                event = EVENTS.validate_json(json.dumps(fields["data"]))
+                assert (event.type, event.event_id) == (fields["event"], fields.get("id"))
             last = events[-1]
             assert last["data"]["payload"] == {"output": "echo: hello"}
             url = f"{path}/runs/{last['data']['run_id']}"
             assert stream.answer.headers["location"] == url
-            assert all(("id" in one) == ("_delta" not in one["event"]) for one in events)
+            assert all(("id" in event) == ("_delta" not in event["event"]) for event in events)
         url = f"{path}/runs/{last['data']['run_id']}/events"
         async with web.stream(url, last_event_id=last["id"]) as over:
             assert await over.next() is None
@@ -89,26 +98,30 @@ async def test_a_stream_continues_in_another_process(bed: Bed, app: str) -> None
         path = await filled(web, echo)
         whole = (await web.get(f"{path}/events?limit=500"))["events"]
         async with web.stream(f"{path}/events") as stream:
-            seen = [await stream.next() for _ in whole]
-        stored = [one for one in seen if one is not None]
-        assert sorted(one["data"]["type"] for one in stored) == sorted(one["type"] for one in whole)
+            read_events = [await stream.next() for _ in whole]
+        stored = [event for event in read_events if event is not None]
+        assert sorted(event["data"]["type"] for event in stored) == sorted(
+            event["type"] for event in whole
+        )
         for index, event in enumerate(stored[:-1]):
             for name in ("header", "query"):
                 after = "" if name == "header" else f"?after={event['id']}"
                 headers = {"last_event_id": event["id"]} if name == "header" else {}
                 async with other.stream(f"{path}/events{after}", **headers) as rest:
                     behind = [await rest.next() for _ in stored[index + 1 :]]
-                assert contents([one for one in behind if one]) == contents(stored[index + 1 :])
-        for run in {one["data"]["run_id"] for one in stored}:
+                assert contents([event for event in behind if event]) == contents(
+                    stored[index + 1 :]
+                )
+        for run in {event["data"]["run_id"] for event in stored}:
             async with web.stream(f"{path}/runs/{run}/events") as alone:
-                mine = [one for one in await alone.until() if "id" in one]
+                mine = [event for event in await alone.until() if "id" in event]
             assert types_of(mine)[-1] in (*ENDS, "run_dequeued")
             for index, event in enumerate(mine):
                 async with other.stream(
                     f"{path}/runs/{run}/events", last_event_id=event["id"]
                 ) as rest:
-                    found = await rest.until()
-                assert contents(found) == contents(mine[index + 1 :]), (index, mine)
+                    events = await rest.until()
+                assert contents(events) == contents(mine[index + 1 :]), (index, mine)
 
 
 async def test_events_come_in_pages_too(bed: Bed, app: str) -> None:
@@ -120,20 +133,20 @@ async def test_events_come_in_pages_too(bed: Bed, app: str) -> None:
         for url in (f"{path}/events", f"{path}/runs/{run}/events"):
             whole = await web.get(f"{url}?limit=500")
             pages = await pages_of(web, f"{url}?limit=3")
-            found = [event for page in pages for event in page["events"]]
-            assert found == whole["events"]
-            assert whole["cursor"] == found[-1]["event_id"] == pages[-1]["cursor"]
+            events = [event for page in pages for event in page["events"]]
+            assert events == whole["events"]
+            assert whole["cursor"] == events[-1]["event_id"] == pages[-1]["cursor"]
             behind = await web.get(f"{url}?after={whole['cursor']}")
             assert behind == {"events": [], "next": None, "cursor": whole["cursor"]}
-        empty = await web.get(f"{await made(web, 'empty')}/events")
+        empty = await web.get(f"{await create_session(web, 'empty')}/events")
         assert empty == {"events": [], "next": None, "cursor": None}
 
 
 async def test_a_cursor_of_another_session_is_refused_before_the_stream(bed: Bed, app: str) -> None:
     """So is an invalid cursor, and one of a session that was deleted since."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        path, other = await made(web), await made(web, "t")
-        run = (await told(web, path, "1"))["run_id"]
+        path, other = await create_session(web), await create_session(web, "t")
+        run = (await run_message(web, path, "1"))["run_id"]
         cursor = (await web.get(f"{path}/events"))["cursor"]
         for url in (f"{other}/events", f"{path}/events", f"{path}/runs/{run}/events"):
             for bad in (cursor,) if url.startswith(other) else ("99:1", "x", "1:99", "-1:0"):
@@ -158,7 +171,7 @@ async def test_pieces_of_an_answer_are_live_only(bed: Bed, app: str) -> None:
     echo = Echo()
     gate = echo.hold("one two three")
     async with web_on(bed, echo.agent(), app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         run = await web.post(f"{path}/runs", {"text": "one two three"})
         url = f"{path}/runs/{run['run_id']}/events"
         async with web.stream(url) as live, web.stream(f"{url}?live=false") as still:
@@ -166,11 +179,11 @@ async def test_pieces_of_an_answer_are_live_only(bed: Bed, app: str) -> None:
             gate.set()
             events = await live.until()
             quiet = await still.until()
-        said = "".join(
-            one["data"]["payload"]["text"] for one in events if one["event"] == "text_delta"
+        text = "".join(
+            event["data"]["payload"]["text"] for event in events if event["event"] == "text_delta"
         )
-        assert said == "echo: one two three"
-        assert [one for one in quiet if "id" not in one] == []
+        assert text == "echo: one two three"
+        assert [event for event in quiet if "id" not in event] == []
         assert types_of(events)[-1] == types_of(quiet)[-1] == "run_completed"
 
 
@@ -179,15 +192,15 @@ async def test_the_events_of_a_child_can_be_followed_from_any_place(bed: Bed, ap
     """As a stream, and in pages."""
     parent = await parent_on(bed, Echo("child"))
     async with web_on(bed, {"normal": parent}, app_name=app) as web:
-        path = await made(web)
-        run = (await told(web, path, "go"))["run_id"]
+        path = await create_session(web)
+        run = (await run_message(web, path, "go"))["run_id"]
         [child] = (await web.get(f"{path}/runs/{run}/children"))["runs"]
         url = f"{path}/runs/{run}/children/{child['run_id']}/events"
         async with web.stream(url) as stream:
             events = await stream.until()
         assert types_of(events)[-1] == "run_completed"
         page = await web.get(url)
-        assert page["events"] == [one["data"] for one in events]
+        assert page["events"] == [event["data"] for event in events]
         for index, event in enumerate(events):
             async with web.stream(url, last_event_id=event["id"]) as rest:
                 assert await rest.until() == events[index + 1 :]
@@ -216,9 +229,9 @@ async def test_the_log_of_any_run_can_be_followed(bed: Bed, app: str) -> None:
             events = await stream.until()
         assert (events[-1]["event"], events[-1]["data"]["name"]) == ("end", "COMPLETED")
         kinds = [entry.kind for entry in await bed.log(run)]
-        assert [one["data"]["name"] for one in events[:-1]] == kinds[1:]
+        assert [event["data"]["name"] for event in events[:-1]] == kinds[1:]
         async with web.stream(f"/v1/runs/{run}/events", last_event_id="0") as again:
-            assert [one["data"]["name"] for one in await again.until()][:-1] == kinds[1:]
+            assert [event["data"]["name"] for event in await again.until()][:-1] == kinds[1:]
         async with web.stream(f"/v1/runs/{run}/events", last_event_id=str(len(kinds) - 1)) as over:
             await over.until()
         assert over.answer.status == 204
@@ -229,12 +242,12 @@ async def test_a_disconnect_cancels_only_if_the_query_asks_for_it(bed: Bed, app:
     """By `on_disconnect=cancel`, for a new run or a followed one."""
     echo = Echo()
     async with web_on(bed, echo.agent(), app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         gate = echo.hold("stay")
         async with web.stream(f"{path}/runs", {"text": "stay"}) as stream:
             [began] = await stream.until("loop_started")
         gate.set()
-        assert (await told(web, path, "next"))["status"] == "completed"
+        assert (await run_message(web, path, "next"))["status"] == "completed"
         stayed = await web.get(f"{path}/runs/{began['data']['run_id']}")
         assert stayed["status"] == "completed"
         echo.hold("go")
@@ -253,23 +266,23 @@ async def test_a_slow_reader_is_disconnected_with_a_cursor(
     """The runs continue, and a reader that reconnects misses nothing. A fast reader is not disconnected."""
     monkeypatch.setattr(streams, "MAX_BEHIND", 3)
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         async with web.stream(f"{path}/events?live=false", is_slow=True) as stream:
             await bed.until(lambda: stream.answer.status)
             for text in ("1", "2", "3"):
-                await told(web, path, text)
+                await run_message(web, path, text)
             [slow] = web_streams(web).open
             await bed.until(lambda: slow.is_over)
             stream.free.set()
             events = await stream.until()
-        *seen, last = events
+        *read_events, last = events
         assert (last["event"], stream.chunks[-2][-13:]) == ("resume", b"retry: 2000\n\n")
-        assert last["data"]["after"] == seen[-1]["id"]
+        assert last["data"]["after"] == read_events[-1]["id"]
         whole = (await web.get(f"{path}/events"))["events"]
-        assert 0 < len(seen) < len(whole)
+        assert 0 < len(read_events) < len(whole)
         async with web.stream(f"{path}/events", last_event_id=last["data"]["after"]) as rest:
-            behind = [await rest.next() for _ in whole[len(seen) :]]
-        assert [one["data"] for one in (*seen, *behind) if one] == whole
+            behind = [await rest.next() for _ in whole[len(read_events) :]]
+        assert [event["data"] for event in (*read_events, *behind) if event] == whole
 
 
 async def test_a_stream_is_limited_and_sends_heartbeats() -> None:
@@ -307,16 +320,16 @@ async def test_streams_of_a_process_and_of_a_principal_are_limited(
     """One more is refused with 429 and a retry time, and no run is started for it."""
     monkeypatch.setattr(streams, "MAX_STREAMS_OF_ONE", 2)
     async with web_on(bed, Echo().agent(), app_name=app) as web, AsyncExitStack() as stack:
-        path = await made(web)
+        path = await create_session(web)
         opened = [await stack.enter_async_context(web.stream(f"{path}/events")) for _ in range(2)]
-        await bed.until(lambda: all(one.answer.status for one in opened))
+        await bed.until(lambda: all(stream.answer.status for stream in opened))
         for url, body in ((f"{path}/events", None), (f"{path}/runs", {"text": "x"})):
             async with web.stream(url, body) as more:
                 await more.until()
             assert (more.answer.status, more.answer.data["code"]) == (429, "too_many_streams")
             assert more.answer.headers["retry-after"] == "5"
         assert (await web.get(f"{path}/runs"))["runs"] == []
-        opened[0].gone.set()
+        opened[0].disconnect.set()
         await bed.until(lambda: web_streams(web).is_free_for_one)
         async with web.stream(f"{path}/events") as again:
             await bed.until(lambda: again.answer.status)
@@ -352,13 +365,13 @@ async def test_a_quiet_stream_sends_heartbeats_and_a_shutdown_ends_it(bed: Bed, 
     if bed.backend != "memory":
         pytest.skip("a quarter of a minute")
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        path = await made(web)
-        async with web.stream(f"{path}/events") as one, web.stream(f"{path}/events") as two:
+        path = await create_session(web)
+        async with web.stream(f"{path}/events") as first, web.stream(f"{path}/events") as second:
             await asyncio.sleep(2 * streams.BEAT_S + 1)
-            assert [one.chunks, two.chunks] == [[b"retry: 2000\n\n", *[b": beat\n\n"] * 2]] * 2
+            assert [first.chunks, second.chunks] == [[b"retry: 2000\n\n", *[b": beat\n\n"] * 2]] * 2
             web._app.end_streams()  # type: ignore[attr-defined]
-            assert [await one.next(), await two.next()] == [None, None]
-            assert one.chunks[-2:] == [b"retry: 2000\n\n", b""]
+            assert [await first.next(), await second.next()] == [None, None]
+            assert first.chunks[-2:] == [b"retry: 2000\n\n", b""]
         async with web.stream(f"{path}/events") as late:
             await late.until()
         assert (late.answer.status, late.answer.data["code"]) == (503, "stopping")
@@ -373,7 +386,7 @@ async def test_many_readers_see_each_event_once(bed: Bed, app: str) -> None:
         web_on(bed, echo.agent(), app_name=app) as web,
         web_elsewhere(bed, app_name=app) as other,
     ):
-        path = await made(web)
+        path = await create_session(web)
         async with AsyncExitStack() as stack:
             readers = [
                 await stack.enter_async_context(client.stream(f"{path}/events?live=false"))
@@ -382,5 +395,5 @@ async def test_many_readers_see_each_event_once(bed: Bed, app: str) -> None:
             await web.post(f"{path}/runs", {"text": "1"})
             late = await stack.enter_async_context(other.stream(f"{path}/events?live=false"))
             gate.set()
-            seen = [await one.until(*ENDS) for one in (*readers, late)]
-        assert [contents(one) for one in seen] == [contents(seen[0])] * 4
+            event_lists = [await stream.until(*ENDS) for stream in (*readers, late)]
+        assert [contents(events) for events in event_lists] == [contents(event_lists[0])] * 4

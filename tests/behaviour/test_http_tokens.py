@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from compose._web.identity import authentication as known
+from compose._web.identity import authentication
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.talks import Echo
-from tests.behaviour.web import WebClient, made, told
+from tests.behaviour.web import WebClient, create_session, run_message
 
 if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
@@ -46,8 +46,8 @@ async def refused(web: WebClient, **headers: str) -> tuple[int, str]:
 async def test_requests_without_a_token_are_401(bed: Bed) -> None:
     """On each endpoint, with any other Authorization header; the API document is public."""
     async with guarded_on(bed) as guarded:
-        for what, (said, code) in BAD.items():
-            headers = {} if said is None else {"authorization": said}
+        for what, (header, code) in BAD.items():
+            headers = {} if header is None else {"authorization": header}
             assert await refused(guarded.web, **headers) == (401, code), what
         secret = await guarded.token("ada", "sessions:own")
         for good in (f"Bearer {secret}", f"bearer  {secret} "):
@@ -79,13 +79,13 @@ async def test_the_answer_names_an_expired_or_revoked_token(bed: Bed) -> None:
             revoked = guarded.with_token(await guarded.token("ada", "sessions:own", called="used"))
             await revoked.get("/v1/sessions")
             await store.revoke("used")
-            await asyncio.sleep(known.FRESH_S + 0.1)
+            await asyncio.sleep(authentication.FRESH_S + 0.1)
             assert await refused(revoked) == (401, "token_revoked")
 
 
 async def test_the_cache_of_tokens_is_bounded(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache stays bounded with any number of tokens; evicted ones are read again."""
-    monkeypatch.setattr(known, "MOST_KNOWN", 2)
+    monkeypatch.setattr(authentication, "MOST_KNOWN", 2)
     async with guarded_on(bed) as guarded:
         webs = [await guarded.client(f"p{n}", "sessions:own") for n in range(5)]
         for web in (*webs, *webs):
@@ -104,7 +104,7 @@ async def test_a_token_that_is_revoked_ends_its_streams_and_no_others(bed: Bed) 
         name = f"token-{guarded.app}"
         web = guarded.with_token(await guarded.token("ada", "sessions:own", called=name))
         other = await guarded.client("ada", "sessions:own")
-        path = await made(web)
+        path = await create_session(web)
         gate = echo.hold("go")
         url, cancels = f"{path}/events", f"{path}/runs?on_disconnect=cancel"
         async with (
@@ -112,18 +112,18 @@ async def test_a_token_that_is_revoked_ends_its_streams_and_no_others(bed: Bed) 
             web.stream(url) as watching,
             other.stream(url) as staying,
         ):
-            for one in (mine, watching, staying):
-                await one.until("loop_started")
+            for stream in (mine, watching, staying):
+                await stream.until("loop_started")
             await bed.runtime.store.data.tokens.revoke(name)
-            ends: list[Any] = [(await one.until())[-1] for one in (mine, watching)]
-            assert [one["event"] for one in ends] == ["problem", "problem"]
-            assert {one["data"]["code"] for one in ends} == {"token_revoked"}
-            assert {one["data"]["status"] for one in ends} == {401}
+            ends: list[Any] = [(await stream.until())[-1] for stream in (mine, watching)]
+            assert [end["event"] for end in ends] == ["problem", "problem"]
+            assert {end["data"]["code"] for end in ends} == {"token_revoked"}
+            assert {end["data"]["status"] for end in ends} == {401}
             gate.set()
             assert (await staying.until("run_completed"))[-1]["event"] == "run_completed"
-        assert (await told(other, path, "next"))["status"] == "completed"
-        found = (await other.get(f"{path}/runs"))["runs"]
-        assert [one["status"] for one in found] == ["completed", "completed"]
+        assert (await run_message(other, path, "next"))["status"] == "completed"
+        runs = (await other.get(f"{path}/runs"))["runs"]
+        assert [run["status"] for run in runs] == ["completed", "completed"]
 
 
 async def test_a_token_that_expires_ends_its_streams(bed: Bed) -> None:
@@ -131,7 +131,7 @@ async def test_a_token_that_expires_ends_its_streams(bed: Bed) -> None:
     soon = bed.clock.now() + timedelta(seconds=1)
     async with guarded_on(bed) as guarded:
         web = guarded.with_token(await guarded.token("ada", "sessions:own", expires_at=soon))
-        path = await made(web)
+        path = await create_session(web)
         async with web.stream(f"{path}/events") as stream:
             events = await stream.until()
         assert (events[-1]["event"], events[-1]["data"]["code"]) == ("problem", "token_expired")
@@ -153,7 +153,7 @@ async def test_no_secret_is_logged_or_answered(bed: Bed, caplog: pytest.LogCaptu
             await guarded.web("POST", "/v1/login", {"token": [secret]}),
             await guarded.web("POST", "/v1/login", {"odd": secret}),
         ]
-        text = caplog.text + "".join(f"{one.headers}{one.body!r}" for one in answers)
+        text = caplog.text + "".join(f"{answer.headers}{answer.body!r}" for answer in answers)
         assert secret not in text
         assert secret[3:40] not in text
         rows = repr(await bed.runtime.store.data.tokens.list())

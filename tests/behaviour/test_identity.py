@@ -37,18 +37,18 @@ async def nested() -> list[Any]:
 @pytest.mark.item(335, 336, 337, 338)
 async def test_all_code_of_a_run_sees_its_agent(bed: Bed) -> None:
     """In steps, tools, branches and threads, live and on a replay by another host."""
-    seen: list[list[Any]] = []
+    identities: list[list[Any]] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
         del inbox
-        seen.append(await nested())
+        identities.append(await nested())
         stepped = await ctx.step("look", nested)
         threaded = await ctx.step("thread", here, thread=bed.backend != "memory")
         tool = await ctx.tool("look")
         branches = await ctx.gather(nested(), ctx.step("branch", nested))
         await ctx.step("mark", bed.world.do, "mark")
         await ctx.sleep_until_signal("go")
-        seen.append(here())
+        identities.append(here())
         return [stepped, threaded, tool.structured, *branches, *(await ctx.gather(nested()))]
 
     agent = await bed.serve(act, tools=[Tool("look", "", nested)])
@@ -57,8 +57,10 @@ async def test_all_code_of_a_run_sees_its_agent(bed: Bed) -> None:
     await bed.restart()
     await bed.runtime.signal(run_id, "go")
 
-    found = await bed.result(run_id)
-    assert all(one == ["talk", str(agent), str(agent), None] for one in [*found, *seen])
+    results = await bed.result(run_id)
+    assert all(
+        identity == ["talk", str(agent), str(agent), None] for identity in [*results, *identities]
+    )
     assert [variable.get("nothing") for variable in VARIABLES] == ["nothing"] * 4
 
 
@@ -109,10 +111,10 @@ async def test_conversations_at_once_keep_apart(bed: Bed) -> None:
     runs = [
         await bed.submit(agent, n, session_id=f"talk-{n}") for n in range(3) for agent in agents
     ]
-    found = [await bed.result(run_id) for run_id in runs]
+    outputs = [await bed.result(run_id) for run_id in runs]
 
     expected = [[f"talk-{n}", str(agent)] for n in range(3) for agent in agents]
-    assert found == [[one, one] for one in expected]
+    assert outputs == [[session, session] for session in expected]
 
 
 @pytest.mark.item(335)
@@ -128,8 +130,8 @@ async def test_the_session_of_a_message_lasts_over_continue_as_new(bed: Bed) -> 
 
     agent = await bed.serve(act)
 
-    named = Message("m", agent, 1, metadata={"session": "named"})
-    thread = await bed.result(await bed.submit(agent, named))
+    message = Message("m", agent, 1, metadata={"session": "named"})
+    thread = await bed.result(await bed.submit(agent, message))
     turns = await bed.runtime.history.get_messages(agent, session_id="named")
     assert thread == "named"
     assert [message.text for message in turns] == ["turn 1", "turn 2", "turn 3"]

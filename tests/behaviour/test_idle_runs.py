@@ -72,9 +72,9 @@ async def test_a_run_above_the_limit_of_idle_runs_is_evicted_at_once(bed: Bed) -
             bed.runtime._host.worker.env.idle.count == bed.runtime._host.worker.dispatcher.load == 2
         )
     )
-    left = [run_id for run_id in runs if await bed.log(run_id, EntryKind.RUN_SUSPENDED)]
+    suspended_runs = [run_id for run_id in runs if await bed.log(run_id, EntryKind.RUN_SUSPENDED)]
 
-    assert len(left) == 3
+    assert len(suspended_runs) == 3
     for run_id in runs:
         await bed.runtime.signal(run_id, "go")
         assert await bed.result(run_id) == "went"
@@ -123,10 +123,10 @@ async def test_fewer_runs_may_idle_for_a_signal_than_for_an_answer(
     asker = await bed.submit(await bed.serve(ask))
     await bed.until(lambda: bed.world.count["holds"])
     await bed.until(lambda: bed.runtime._host.worker.env.idle.count == 2)
-    gone = [run_id for run_id in runs if await bed.log(run_id, EntryKind.RUN_SUSPENDED)]
+    evicted_runs = [run_id for run_id in runs if await bed.log(run_id, EntryKind.RUN_SUSPENDED)]
     bed.world.gates["open"].set()
 
-    assert len(gone) == 2
+    assert len(evicted_runs) == 2
     assert not await bed.log(asker, EntryKind.RUN_SUSPENDED)
 
 

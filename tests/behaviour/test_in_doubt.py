@@ -130,10 +130,10 @@ async def test_reconcile_decides_an_effect_in_doubt(bed: Bed, happened: bool) ->
 
     Its return value is the result; EffectDidNotHappen executes the effect now.
     """
-    asked: list[str] = []
+    effect_ids: list[str] = []
 
     async def reconcile(effect_id: str) -> str:
-        asked.append(effect_id)
+        effect_ids.append(effect_id)
         if not happened:
             raise EffectDidNotHappen
         return "found"
@@ -142,7 +142,7 @@ async def test_reconcile_decides_an_effect_in_doubt(bed: Bed, happened: bool) ->
     assert await bed.result(run_id) == (["found", "after"] if happened else ["paid 5", "after"])
     assert bed.world.count["pay"] == (1 if happened else 2)
     intents = [e for e in await bed.log(run_id, K.EFFECT_INTENT) if e.position == "1"]
-    assert asked == [intents[0].payload["id"]]
+    assert effect_ids == [intents[0].payload["id"]]
 
 
 @pytest.mark.item(189)

@@ -79,7 +79,7 @@ async def test_waiting_runs_are_woken_in_another_incarnation(bed: Bed) -> None:
 
         async def take() -> object:
             mail = [await ctx.receive() for _ in range(3)]
-            return [one.payload for one in mail if one is not None]
+            return [message.payload for message in mail if message is not None]
 
         return await ctx.gather(ask(), join(), hear(), take())
 

@@ -16,7 +16,7 @@ from compose._host.loader import find_served, serve_all
 from compose.web import app
 from tests.behaviour.bed import LIMIT_S
 from tests.behaviour.test_http_graphs import run_of, started, waiting_at
-from tests.behaviour.test_http_installs import REFUND, named
+from tests.behaviour.test_http_installs import REFUND, with_own_name
 from tests.behaviour.web import WebClient
 from tests.unit.workflow.test_bundles import files_of, zipped
 
@@ -46,10 +46,12 @@ PAYS: dict[str, Any] = {
 async def parked(bed: Bed, web: WebClient, path: str) -> str:
     """Return the reason why a run is parked."""
     async with asyncio.timeout(LIMIT_S):
-        while (shown := await web.get(path))["parked"] is None:  # noqa: ASYNC110
+        while (view := await web.get(path))["parked"] is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert shown["parked"] == "version"
-    entries = [one async for one in bed.runtime.entries(run_of(path)) if one.kind == K.RUN_PARKED]
+    assert view["parked"] == "version"
+    entries = [
+        entry async for entry in bed.runtime.entries(run_of(path)) if entry.kind == K.RUN_PARKED
+    ]
     return str(entries[-1].payload)
 
 
@@ -62,28 +64,28 @@ async def test_a_run_of_an_installed_flow_is_executed_and_holds_its_bundle(bed: 
     """Started by id alone. It is pinned to the content, and its bundle is not removed while it is open."""
     web = WebClient(app(bed.runtime))
     await serve_all(bed.runtime, {"x": find_served("actors.workflow.installed:serve")})
-    name, document = named(bed, REFUND)
+    name, document = with_own_name(bed, REFUND)
     installed = await web.post("/v1/flows", document)
     path = await started(web, name, order={"total": 40})
-    shown = await waiting_at(web, path)
+    view = await waiting_at(web, path)
     refused = await web("DELETE", f"/v1/flows/{name}")
-    listed = await web.get(f"/v1/graph-runs?flow={name}")
+    page = await web.get(f"/v1/graph-runs?flow={name}")
     replied = await web("POST", f"{path}/waits/ok", {"payload": {"response": "yes"}})
     await bed.ended(run_of(path))
     done = await web.get(path)
 
-    assert (shown["flow"], shown["app"]) == (f"{name}@1.2", INSTALLED_APP)
-    assert shown["wait"]["prompt"] == "Refund 40?"
-    assert shown["vars"]["_runtime"]["bundle"] == installed["hash"]
+    assert (view["flow"], view["app"]) == (f"{name}@1.2", INSTALLED_APP)
+    assert view["wait"]["prompt"] == "Refund 40?"
+    assert view["vars"]["_runtime"]["bundle"] == installed["hash"]
     assert (refused.status, refused.data["code"]) == (409, "open_runs")
     assert "1 of its runs is open" in refused.data["detail"]
     assert "callboard graphs list installed" in refused.data["remedy"]
-    assert [one["run"] for one in listed["runs"]] == [run_of(path)]
+    assert [run["run"] for run in page["runs"]] == [run_of(path)]
     assert (replied.status, done["status"], done["output"]) == (200, "completed", "yes")
     assert (await web("GET", f"{path}/snapshot")).status == 200
     assert (await web("DELETE", f"/v1/flows/{name}@1.2")).status == 204
-    gone = await web("POST", f"/v1/flows/{name}/runs", {"vars": {}})
-    assert (gone.status, gone.data["code"]) == (404, "unknown_flow")
+    answer = await web("POST", f"/v1/flows/{name}/runs", {"vars": {}})
+    assert (answer.status, answer.data["code"]) == (404, "unknown_flow")
 
 
 async def test_a_host_loads_an_unknown_bundle(bed: Bed) -> None:
@@ -126,7 +128,7 @@ async def test_a_run_with_missing_handlers_is_parked_by_name(bed: Bed) -> None:
     """Handlers are missing: the run waits for a host that has them."""
     web = WebClient(app(bed.runtime))
     await InstalledFlows().register(bed.runtime)
-    name, document = named(bed, PAYS)
+    name, document = with_own_name(bed, PAYS)
     await web.post("/v1/flows", document)
     path = await started(web, name, order=7)
     why = await parked(bed, web, path)
@@ -148,7 +150,7 @@ async def test_a_run_continues_with_the_content_it_started_with(bed: Bed) -> Non
     """The bundle's rows were replaced by other content: the run is parked and executes no other code."""
     web = WebClient(app(bed.runtime))
     await InstalledFlows().register(bed.runtime)
-    name, document = named(bed, REFUND)
+    name, document = with_own_name(bed, REFUND)
     first = await web.post("/v1/flows", document)
     path = await started(web, name, order={"total": 1})
     await waiting_at(web, path)

@@ -41,7 +41,7 @@ def has_shard_of(bed: Bed, agent: AgentId) -> Callable[..., bool]:
     return lambda shards: shard in shards
 
 
-async def asleep(bed: Bed, run_id: RunId) -> None:
+async def wait_until_evicted(bed: Bed, run_id: RunId) -> None:
     """Return when the run is evicted."""
     await bed.seen(run_id, K.RUN_SUSPENDED)
     await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
@@ -76,7 +76,7 @@ async def test_a_run_that_ended_by_a_cancel_does_not_occupy_its_agent(bed: Bed) 
     await bed.restart()
     agent = await sleeper(bed)
     sleeps = await bed.submit(agent, "signal")
-    await asleep(bed, sleeps)
+    await wait_until_evicted(bed, sleeps)
 
     await bed.runtime.send(agent, "note")
     await faults.held.wait()
@@ -127,7 +127,7 @@ async def test_a_signal_that_comes_while_a_shard_is_read_wakes_a_run_that_a_mess
     faults = Faults(nth=0, method="due", manner=Manner.LATE_ANSWER)
     agent = await sleeper(bed)
     sleeps = await bed.submit(agent, "signal")
-    await asleep(bed, sleeps)
+    await wait_until_evicted(bed, sleeps)
     await bed.crash()
     bed.go_wrong(faults)
     starting = asyncio.ensure_future(bed.start())
@@ -149,7 +149,7 @@ async def test_a_signal_between_two_messages_is_not_lost_during_the_read(bed: Be
     await bed.restart()
     agent = await sleeper(bed)
     sleeps = await bed.submit(agent, "signal")
-    await asleep(bed, sleeps)
+    await wait_until_evicted(bed, sleeps)
 
     await bed.runtime.send(agent, "note")
     await faults.held.wait()
@@ -169,7 +169,7 @@ async def test_a_signal_of_a_suspended_run_is_not_lost_after_one_of_an_ended_run
     ended, sleeps = [await bed.submit(agent, "signal") for _ in range(2)]
     await bed.runtime.signal(ended, "go", 1)
     await bed.result(ended)
-    await asleep(bed, sleeps)
+    await wait_until_evicted(bed, sleeps)
 
     faults.nth = len(faults.calls)
     bed.runtime._host.worker.intake.signalled(ended, agent)
@@ -219,7 +219,7 @@ async def test_nothing_is_kept_of_a_shard_that_was_released_while_it_was_read(be
     bed.go_wrong(faults)
     await bed.restart()
     agent = await sleeper(bed)
-    await asleep(bed, await bed.submit(agent, "signal"))
+    await wait_until_evicted(bed, await bed.submit(agent, "signal"))
 
     faults.wanted, faults.nth = has_shard_of(bed, agent), len(faults.calls)
     bed.runtime._host.notifications.publish(Nudge("incarnation"))
@@ -228,8 +228,8 @@ async def test_nothing_is_kept_of_a_shard_that_was_released_while_it_was_read(be
     faults.release.set()
     await bed.until(lambda: not bed.runtime._host.ownership._claiming.locked())
 
-    held = {lease.shard for lease in bed.runtime._host.worker.held.leases}
-    assert held.issuperset(bed.runtime._host.worker._mailboxes._sleepers)
+    held_shards = {lease.shard for lease in bed.runtime._host.worker.held.leases}
+    assert held_shards.issuperset(bed.runtime._host.worker._mailboxes._sleepers)
 
 
 async def busy(bed: Bed) -> AgentId:

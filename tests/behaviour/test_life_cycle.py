@@ -30,25 +30,25 @@ ENDED: Final = {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED}
 async def ways(bed: Bed, run_id: RunId) -> list[RunStatus]:
     """Return the statuses that a run has had, by its log; the row agrees with the last one."""
     row, log = await bed.row(run_id), await bed.log(run_id)
-    taken = [RunStatus.PENDING]
+    statuses = [RunStatus.PENDING]
     for length in range(1, len(log) + 1):
         entry, status = log[length - 1], fold(row, log[:length]).status
         is_end = entry.kind == K.RUN_ATTEMPT_FAILED or ends_execution(entry)
-        if is_end and taken[-1] is RunStatus.PENDING:
-            taken.append(RunStatus.RUNNING)  # an attempt may leave only its end entry
+        if is_end and statuses[-1] is RunStatus.PENDING:
+            statuses.append(RunStatus.RUNNING)  # an attempt may leave only its end entry
         parks = length < len(log) and log[length].kind == K.RUN_PARKED
         if parks and entry.kind == K.RUN_ATTEMPT_FAILED:
             continue  # one commit, in which the policy's `pause` stands for the next attempt
-        if status is not taken[-1]:
-            taken.append(status)
+        if status is not statuses[-1]:
+            statuses.append(status)
     if len(log) == row.last_seq + 1:
-        assert row.status is taken[-1]
-    return taken
+        assert row.status is statuses[-1]
+    return statuses
 
 
-def is_legal(taken: list[RunStatus]) -> bool:
+def is_legal(statuses: list[RunStatus]) -> bool:
     """Return whether each step is in the life cycle."""
-    return all(after in TRANSITIONS[before] for before, after in itertools.pairwise(taken))
+    return all(after in TRANSITIONS[before] for before, after in itertools.pairwise(statuses))
 
 
 async def play(bed: Bed, agent: AgentId, runs: list[RunId], chance: random.Random) -> None:
@@ -68,11 +68,11 @@ async def play(bed: Bed, agent: AgentId, runs: list[RunId], chance: random.Rando
     ]
     weights = [2, 6, 2, 3, 1, 2, 2, 1, 6, 1]
     try:
-        found = await chance.choices(calls, weights)[0]()
+        outcome = await chance.choices(calls, weights)[0]()
     except ActorsError:
         return
-    if isinstance(found, str):
-        runs.append(found)  # type: ignore[arg-type]
+    if isinstance(outcome, str):
+        runs.append(outcome)  # type: ignore[arg-type]
 
 
 async def everything(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -128,9 +128,9 @@ async def test_random_calls_keep_a_run_in_its_life_cycle(bed: Bed, seed: int) ->
         runs += [handle.run_id for handle in await bed.runtime.children(run_id)]
     for run_id in runs:
         await bed.ended(run_id)
-        taken, log = await ways(bed, run_id), await bed.log(run_id)
-        assert is_legal(taken), [(entry.kind, entry.payload.get("reason")) for entry in log]
-        assert sum(status in ENDED for status in taken) == 1
+        statuses, log = await ways(bed, run_id), await bed.log(run_id)
+        assert is_legal(statuses), [(entry.kind, entry.payload.get("reason")) for entry in log]
+        assert sum(status in ENDED for status in statuses) == 1
         assert [entry.kind in TERMINAL_KINDS for entry in log].index(True) == len(log) - 1
 
 

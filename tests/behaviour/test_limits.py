@@ -158,13 +158,13 @@ async def test_starts_keep_the_rate_after_the_burst_and_a_wake_is_no_start(bed: 
 
     type_ = await serve_type(bed, act)
     await bed.runtime.limits.set(f"type:{type_}", rate_per_s=40, burst=2)
-    asked = loop.time()
+    start_time = loop.time()
     runs = [await bed.submit(AgentId(type_, f"k{n}")) for n in range(12)]
     for run_id in runs:
         await bed.result(run_id)
 
-    for place, at in enumerate(began):
-        assert at - asked >= (place + 1 - 2) / 40 - 0.005, (
+    for index, at in enumerate(began):
+        assert at - start_time >= (index + 1 - 2) / 40 - 0.005, (
             "nobody starts before the bucket allows it"
         )
     assert len(began) == 12

@@ -35,7 +35,7 @@ async def test_an_answer_is_billed_once_also_after_a_crash(bed: Bed) -> None:
     answer = values[0]
     assert (answer.text, answer.usage.input, answer.usage.output) == ("Hello there", 7, 3)
     assert (answer.model, answer.stop_reason) == ("scripted-1", "stop")
-    assert [asked.text for asked in model.asked] == ["greet"]
+    assert [request.text for request in model.asked] == ["greet"]
 
 
 @pytest.mark.item(77, 485)
@@ -87,13 +87,13 @@ async def test_deltas_are_live_events_in_order(bed: Bed) -> None:
         return (await ctx.llm("hi")).text
 
     run_id = await bed.submit(await bed.serve(act, model=model))
-    heard: list[object] = []
+    texts: list[object] = []
 
     async def listen() -> None:
         async for entry in bed.runtime.tail(run_id, live=True):
             listening.set()
             if entry.kind == EntryKind.TEXT_DELTA:
-                heard.append(entry.payload["text"])
+                texts.append(entry.payload["text"])
 
     listening = asyncio.Event()
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
@@ -103,7 +103,7 @@ async def test_deltas_are_live_events_in_order(bed: Bed) -> None:
         await pause.paused.wait()
         assert (await bed.kinds(run_id))[-1] != EntryKind.LLM_CALL
         pause.go.set()
-    assert heard == ["Hel", "lo ", "there"]
+    assert texts == ["Hel", "lo ", "there"]
     assert await bed.result(run_id) == "Hello there"
 
 

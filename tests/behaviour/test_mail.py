@@ -296,20 +296,20 @@ async def _deliver(bed: Bed, agent: AgentId, payloads: Sequence[object]) -> None
 async def test_beyond_a_bound_waiting_messages_stay_in_the_store(bed: Bed) -> None:
     """Thousands for one slow agent are handled once each and in order, with 50 of them in memory."""
     count = 5000 if bed.backend == "memory" else 1500
-    got, held = Collector(), _watched(bed, 50)
+    got, used_capacity = Collector(), _watched(bed, 50)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         got.take(inbox)
-        held.append(bed.runtime._host.worker.mail_capacity.used)
+        used_capacity.append(bed.runtime._host.worker.mail_capacity.used)
         await ctx.step("slow", asyncio.sleep, 0)
-        held.append(bed.runtime._host.worker.mail_capacity.used)
+        used_capacity.append(bed.runtime._host.worker.mail_capacity.used)
 
     agent = await bed.serve(act)
     await _deliver(bed, agent, range(count))
     await got.until(lambda: len(got.all) >= count)
     assert got.all == [*range(count)]
     assert max(len(batch) for batch in got.batches) <= 100
-    assert max(held) <= 50
+    assert max(used_capacity) <= 50
     await bed.until(lambda: not len(bed.runtime._host.worker._mailboxes))
     assert bed.runtime._host.worker.mail_capacity.used == 0
 
@@ -317,17 +317,17 @@ async def test_beyond_a_bound_waiting_messages_stay_in_the_store(bed: Bed) -> No
 async def test_receive_gets_messages_that_stayed_in_the_store(bed: Bed) -> None:
     """A waiting run reads on, also over a restart; the messages that it leaves start the next run."""
     count, rest = (600, 40) if bed.backend == "memory" else (150, 20)
-    left, held = Collector(), _watched(bed, 10)
+    rest_collector, used_capacity = Collector(), _watched(bed, 10)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[object]:
         if inbox[0].payload != "begin":
-            left.take(inbox)
+            rest_collector.take(inbox)
             return []
         got: list[object] = []
         while len(got) < count:
             message = await ctx.receive()
             got.append(message.payload if message else None)
-            held.append(bed.runtime._host.worker.mail_capacity.used)
+            used_capacity.append(bed.runtime._host.worker.mail_capacity.used)
         return got
 
     agent = await bed.serve(act)
@@ -339,9 +339,9 @@ async def test_receive_gets_messages_that_stayed_in_the_store(bed: Bed) -> None:
     bed.runtime._host.worker.mail_capacity.each = 10
     await _deliver(bed, agent, range(50, count + rest))
     assert await bed.result(run_id) == [*range(count)]
-    await left.until(lambda: len(left.all) >= rest)
-    assert left.all == [*range(count, count + rest)]
-    assert max(held) <= 10
+    await rest_collector.until(lambda: len(rest_collector.all) >= rest)
+    assert rest_collector.all == [*range(count, count + rest)]
+    assert max(used_capacity) <= 10
 
 
 @pytest.mark.item(118, 201)

@@ -64,9 +64,9 @@ async def test_a_row_without_a_hint_is_not_overtaken(bed: Bed) -> None:
     await unheard(bed, agent, "other", "ext:else")
     await bed.runtime.send(agent, "second", sender=SENDER)
 
-    seen = await handled(bed, agent, 3)
+    order = await handled(bed, agent, 3)
 
-    assert [s for s in seen if s != "other"] == ["first", "second"]
+    assert [s for s in order if s != "other"] == ["first", "second"]
 
 
 async def test_a_run_receives_no_message_before_an_older_one_of_its_sender(bed: Bed) -> None:
@@ -175,9 +175,9 @@ async def test_two_processes_that_send_under_one_name_keep_its_order(
                 await asyncio.sleep(rnd.random() / 100)
         await bed.runtime.send(agent, "end", sender=SENDER)
 
-        seen = await handled(bed, agent, 2 * rounds + 1)
+        order = await handled(bed, agent, 2 * rounds + 1)
 
-    assert seen == [f"{n}:{k}" for n in range(rounds) for k in range(2)] + ["end"], seed
+    assert order == [f"{n}:{k}" for n in range(rounds) for k in range(2)] + ["end"], seed
     assert hook.lost
 
 
@@ -196,15 +196,15 @@ async def test_a_message_to_a_free_agent_is_one_delivery_and_one_commit(bed: Bed
 
     agent = await bed.serve(act)
     await bed.result(await bed.submit(agent, "warm"))  # its messages have been read once
-    made = []
+    store_calls = []
     for payload in ("first", "second", "third"):
         faults.calls.clear()
         await bed.runtime.send(agent, payload)
         await bed.until(partial(bed.world.count.__getitem__, payload))
-        made.append([call for call in faults.calls if call in ("deliver", "commit")])
+        store_calls.append([call for call in faults.calls if call in ("deliver", "commit")])
     await bed.runtime.send(agent, "end")
 
-    assert made == [["deliver", "commit"]] * 3
+    assert store_calls == [["deliver", "commit"]] * 3
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,9 @@ async def test_no_run_starts_before_an_older_one_of_its_sender(
             await getattr(writer, verb)(agent, payload, **name)
         await other.send(agent, "other")
 
-        seen = await handled(bed, agent, 2)
+        order = await handled(bed, agent, 2)
 
-    assert [s for s in seen if s != "other"] == ["first", "second"]
+    assert [s for s in order if s != "other"] == ["first", "second"]
 
 
 async def test_messages_and_submits_of_one_sender_keep_their_order(

@@ -40,7 +40,7 @@ class Embedder:
     async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
         """See `EmbeddingClient.embed`."""
         self.texts += texts
-        return [tuple(text.lower().count(one) + 0.01 for one in LETTERS) for text in texts]
+        return [tuple(text.lower().count(letter) + 0.01 for letter in LETTERS) for text in texts]
 
 
 async def test_remembered_facts_are_recalled_and_a_replay_embeds_nothing(bed: Bed) -> None:
@@ -62,10 +62,10 @@ async def test_remembered_facts_are_recalled_and_a_replay_embeds_nothing(bed: Be
         written = await memory.set_block("persona", "curt", expected=block.version)
         with pytest.raises(MemoryConflictError, match="its text is now 'curt'"):
             await memory.set_block("persona", "kind", expected=0)
-        gone = [await memory.forget("units"), await memory.forget("units")]
+        removals = [await memory.forget("units"), await memory.forget("units")]
         return [
-            *(first == same, [one.model_dump() for one in hits], block, written, gone),
-            *([one.text for one in found] for found in (*by_mode, before, narrow)),
+            *(first == same, [hit.model_dump() for hit in hits], block, written, removals),
+            *([hit.text for hit in memories] for memories in (*by_mode, before, narrow)),
             await memory.block("persona"),
         ]
 
@@ -76,7 +76,7 @@ async def test_remembered_facts_are_recalled_and_a_replay_embeds_nothing(bed: Be
     assert live[1][0]["text"] == "prefers metric units"
     assert live[1][0]["about"] == f"agent:{next(iter(bed.agents))}"
     assert (live[1][0]["source"], live[1][0]["metadata"]) == ("user", {"n": 1})
-    assert [(one.text, one.version) for one in live[2:4]] == [("", 0), ("curt", 1)]
+    assert [(block.text, block.version) for block in live[2:4]] == [("", 0), ("curt", 1)]
     assert live[4] == [True, False]
     assert live[5] == []
     assert set(live[6]) == {"prefers miles", "lives in Oslo"}
@@ -107,13 +107,13 @@ async def test_agents_share_scopes_of_their_tenant_but_not_of_an_agent(bed: Bed)
                     await call
         with pytest.raises(ContractError, match="give the agent an `embedder`"):
             await ctx.memory.recall("tea", mode="meaning")
-        return [[one.text for one in found] for found in (shared, own)]
+        return [[hit.text for hit in memories] for memories in (shared, own)]
 
     owner = await bed.serve(first)
     await bed.result(await bed.submit(owner))
-    found = await bed.result(await bed.submit(await bed.serve(second), f"agent:{owner}"))
+    texts = await bed.result(await bed.submit(await bed.serve(second), f"agent:{owner}"))
 
-    assert found == [["drinks tea"], []]
+    assert texts == [["drinks tea"], []]
     stranger = bed.runtime.store.data.memories.of("stranger")
     assert await stranger.page() == []
     await bed.runtime.store.data.memories.of("default").forget("drinks tea", about="user:7")
@@ -171,7 +171,7 @@ async def test_a_memory_is_stored_once_over_a_crash(bed: Bed, manner: Manner) ->
             await ctx.memory.forget("old")
             first = await ctx.memory.remember("one", key="k")
             await ctx.memory.remember("two", key="k")
-            return [first, *(one.text for one in await ctx.memory.recall("two one"))]
+            return [first, *(hit.text for hit in await ctx.memory.recall("two one"))]
 
         died, open_store = asyncio.Event(), bed.open_store
         faults = Faults(nth=0, manner=manner, method=method)
@@ -187,9 +187,9 @@ async def test_a_memory_is_stored_once_over_a_crash(bed: Bed, manner: Manner) ->
         versions = await store.versions("k", about=f"agent:{agent}")
 
         assert texts == ["two"]
-        assert [(one.text, one.version) for one in versions] == [("two", 2), ("one", 1)]
+        assert [(version.text, version.version) for version in versions] == [("two", 2), ("one", 1)]
         assert versions[1].id == first
-        assert {one.run_id for one in versions} == {run_id}
+        assert {version.run_id for version in versions} == {run_id}
 
 
 @pytest.mark.parametrize("lasts", [True, False], ids=["embedded-again", "never-again"])
@@ -202,10 +202,10 @@ async def test_a_host_frozen_past_its_lease_stores_no_memory(bed: Bed, *, lasts:
     class Mortal(Embedder):
         @override
         async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
-            found = await super().embed(texts)
+            vectors = await super().embed(texts)
             if len(self.texts) > 1 and not lasts:
                 raise OSError("away")
-            return found
+            return vectors
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
@@ -225,13 +225,13 @@ async def test_a_host_frozen_past_its_lease_stores_no_memory(bed: Bed, *, lasts:
         await store.shards.release(leases)
         memories = store.data.memories.of("default")
         faults.release.set()
-        found = await bed.result(run_id)
+        output = await bed.result(run_id)
         [refused] = await asyncio.gather(*faults.sent, return_exceptions=True)
-        kept = await memories.versions("k", about=f"agent:{agent}")
+        versions = await memories.versions("k", about=f"agent:{agent}")
 
     assert isinstance(refused, LeaseLostError)
-    assert [one.id for one in kept] == ([found] if lasts else [])
-    assert (found == "none") is not lasts
+    assert [version.id for version in versions] == ([output] if lasts else [])
+    assert (output == "none") is not lasts
     assert faults.calls.count("put") == 1 + lasts
     assert len(embedder.texts) == 2
 
@@ -243,10 +243,10 @@ async def test_nothing_is_stored_if_the_embedder_fails(bed: Bed) -> None:
     class Moody:
         async def embed(self, texts: Sequence[str]) -> list[tuple[float, ...]]:
             del texts
-            found: Any = bad.pop(0) if bad else [(1.0, 2.0)]
-            if isinstance(found, Exception):
-                raise found
-            return list(found)
+            vectors: Any = bad.pop(0) if bad else [(1.0, 2.0)]
+            if isinstance(vectors, Exception):
+                raise vectors
+            return list(vectors)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:
         del inbox
@@ -256,9 +256,9 @@ async def test_nothing_is_stored_if_the_embedder_fails(bed: Bed) -> None:
                 await ctx.memory.remember("text")
             except (OSError, ContractError) as exc:
                 errors.append(type(exc).__name__)
-        kept = await ctx.memory.recall("text", mode="words")
+        hits = await ctx.memory.recall("text", mode="words")
         await ctx.memory.remember("text")
-        return [*errors, *(one.text for one in kept)]
+        return [*errors, *(hit.text for hit in hits)]
 
     output = await bed.result(await bed.submit(await bed.serve(act, embedder=Moody())))
 
@@ -312,8 +312,8 @@ async def test_recalled_text_reaches_the_model_as_marked_data(bed: Bed) -> None:
         return (await ctx.generate(recalled_turn(hits), "what do I like?")).text
 
     await bed.result(await bed.submit(await bed.serve(act, model=model)))
-    [asked] = model.asked
-    turn = asked.messages[0]
+    [request] = model.asked
+    turn = request.messages[0]
 
     assert turn.role == "user"
     assert turn.text.count("</data>") == 1
@@ -326,7 +326,7 @@ async def test_agents_find_the_memories_of_operators(bed: Bed) -> None:
 
     async def act(ctx: RunContext, inbox: list[Message]) -> list[str]:
         del inbox
-        return [one.source for one in await ctx.memory.recall("holiday", about="shop")]
+        return [hit.source for hit in await ctx.memory.recall("holiday", about="shop")]
 
     store = bed.runtime.store.data.memories.of("default")
     new = NewMemory(id=bed.name().key, about="shop", text="on holiday", source="operator", key="x")
@@ -355,7 +355,7 @@ async def test_declared_blocks_are_at_the_start_of_each_window(bed: Bed) -> None
     [agent] = bed.agents
     [run] = await bed.runtime.store.lists.runs(agent=agent)
     receipts: list[Any] = [e.payload["receipt"] for e in await bed.log(run.run_id, K.LLM_CALL)]
-    windows = [asked.messages for asked in model.asked]
+    windows = [request.messages for request in model.asked]
     report = await bed.runtime.window(agent)
 
     assert all(value == ["one", "two", "three"] for value in values)
@@ -365,7 +365,7 @@ async def test_declared_blocks_are_at_the_start_of_each_window(bed: Bed) -> None
     assert windows[1][0].text.count("</data>") == 1
     assert "kind" in windows[2][0].text
     assert "blocks" not in receipts[0]["parts"]
-    assert all(one["tokens"] == sum(one["parts"].values()) for one in receipts)
+    assert all(receipt["tokens"] == sum(receipt["parts"].values()) for receipt in receipts)
     assert receipts[1]["parts"]["blocks"] > 0
     assert receipts[2]["parts"]["blocks"] == report.parts[0].tokens
     assert (report.parts[0].name, report.messages[0]) == ("blocks", windows[2][0])
@@ -382,9 +382,12 @@ async def test_other_programs_can_list_and_delete_memories(bed: Bed) -> None:
     agent = await bed.serve(act)
     await bed.result(await bed.submit(agent))
     memory, about = bed.runtime.memory(), f"agent:{agent}"
-    listed = [*await memory.page(about=about), *await memory.page(about=f"blocks:{about}")]
+    records = [*await memory.page(about=about), *await memory.page(about=f"blocks:{about}")]
 
-    assert [(one.key, one.text) for one in listed] == [("drink", "tea"), ("persona", "curt")]
+    assert [(record.key, record.text) for record in records] == [
+        ("drink", "tea"),
+        ("persona", "curt"),
+    ]
     assert await memory.forget("drink", about=about) == 1
     assert await memory.page(about=about) == []
 
@@ -408,8 +411,8 @@ async def test_a_trace_has_spans_of_remember_and_recall(bed: Bed) -> None:
 
     run_id = await bed.submit(await bed.serve(act))
     await bed.result(run_id)
-    await backend.told(bed, run_id)
-    spans = [backend.one(f"step memory.{verb}") for verb in ("remember", "recall")]
+    await backend.root_span(bed, run_id)
+    spans = [backend.span_named(f"step memory.{verb}") for verb in ("remember", "recall")]
     names = [(span.attributes or {})["gen_ai.operation.name"] for span in spans]
 
     assert names == ["upsert_memory", "search_memory"]

@@ -56,30 +56,33 @@ async def test_embeddings_and_hits_have_one_span_without_texts(bed: Bed) -> None
 
     run_id = await bed.submit(await bed.serve(act, embedder=model))
     await bed.result(run_id)
-    await backend.told(bed, run_id)
+    await backend.root_span(bed, run_id)
 
     texts = [("text", CANARY), ("question", f"{CANARY}?"), ("text", f"bad {CANARY}")]
     assert model.asked == texts
-    searches = backend.named("step memory.recall")
-    assert [said(span)["callboard.memory.hits"] for span in searches] == [1, 1]
-    embeddings = backend.named("embeddings")
+    searches = backend.spans_named("step memory.recall")
+    assert [attributes_of(span)["callboard.memory.hits"] for span in searches] == [1, 1]
+    embeddings = backend.spans_named("embeddings")
     assert [span.name for span in embeddings] == ["embeddings small"] * 3
     for span in embeddings:
-        assert said(span)["gen_ai.operation.name"] == "embeddings"
-        assert said(span)["gen_ai.provider.name"] == "openai"
-        assert said(span)["gen_ai.agent.name"]
+        assert attributes_of(span)["gen_ai.operation.name"] == "embeddings"
+        assert attributes_of(span)["gen_ai.provider.name"] == "openai"
+        assert attributes_of(span)["gen_ai.agent.name"]
     parents = [span.parent.span_id for span in embeddings if span.parent is not None]
-    wanted = ("step memory.remember", "step memory.recall")
+    step_names = ("step memory.remember", "step memory.recall")
     effects = [
-        span.context.span_id for name in wanted for span in backend.named(name) if span.context
+        span.context.span_id
+        for name in step_names
+        for span in backend.spans_named(name)
+        if span.context
     ]
     assert set(parents) < set(effects)
     assert len(set(parents)) == 3
     assert [span.status.status_code for span in embeddings][2] is StatusCode.ERROR
-    assert said(embeddings[2])["error.type"] == "ValueError"
+    assert attributes_of(embeddings[2])["error.type"] == "ValueError"
     assert all(CANARY not in span.to_json() for span in backend.spans)
 
 
-def said(span: Any) -> dict[str, Any]:
+def attributes_of(span: Any) -> dict[str, Any]:
     """Return the attributes of a span."""
     return dict(span.attributes or {})

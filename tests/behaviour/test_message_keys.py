@@ -81,7 +81,7 @@ async def test_an_effect_can_read_the_key_of_each_message(bed: Bed) -> None:
 
 async def test_an_id_that_names_no_single_message_is_refused(bed: Bed) -> None:
     """If two senders use one id, the message itself has to be passed. The same holds for a received one."""
-    said: list[str] = []
+    errors: list[str] = []
     keys: list[str] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
@@ -92,7 +92,7 @@ async def test_an_id_that_names_no_single_message_is_refused(bed: Bed) -> None:
             try:
                 await ctx.step("charge", bed.world.do, "charge", key=key)
             except ContractError as exc:
-                said.append(str(exc))
+                errors.append(str(exc))
         for message in (first, second):
             await ctx.step("charge", lambda: keys.append(idempotency_key()), key=message)
 
@@ -101,18 +101,18 @@ async def test_an_id_that_names_no_single_message_is_refused(bed: Bed) -> None:
         await bed.runtime.send(agent, Message.of(agent, sender, id="1"), sender=sender)
     await bed.until(lambda: len(keys) == 2)
 
-    assert "'odd' of 'charge' is the id of none of the run's messages" in said[0]
-    assert "'1' of 'charge' is the id of 2 with different senders" in said[1]
+    assert "'odd' of 'charge' is the id of none of the run's messages" in errors[0]
+    assert "'1' of 'charge' is the id of 2 with different senders" in errors[1]
     assert len(set(keys)) == 2
     assert bed.world.count["charge"] == 0
 
 
 async def test_reconcile_gets_the_key_that_the_service_got(bed: Bed) -> None:
     """After a crash, by the host that finds the effect in doubt."""
-    asked: list[str] = []
+    keys: list[str] = []
 
     async def did_it(key: str) -> None:
-        asked.append(key)
+        keys.append(key)
         raise EffectDidNotHappen
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
@@ -129,7 +129,7 @@ async def test_reconcile_gets_the_key_that_the_service_got(bed: Bed) -> None:
     [received] = await bed.log(run_id, "msg.received")
     message: Any = received.payload["message"]
 
-    assert asked == [key_of_message(agent, message["sender"], message["id"], "pay")]
+    assert keys == [key_of_message(agent, message["sender"], message["id"], "pay")]
 
 
 async def test_with_a_batch_of_one_each_message_has_a_run_of_its_own(bed: Bed) -> None:

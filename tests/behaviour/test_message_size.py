@@ -81,7 +81,7 @@ async def test_messages_of_a_run_have_one_size_limit(bed: Bed) -> None:
     hearer = await bed.serve(hear)
 
     async def tell(ctx: RunContext, inbox: list[Message]) -> list[Any]:
-        said: list[Any] = []
+        outcomes: list[Any] = []
         for payload in (TOO_LARGE, LARGEST):
             verbs: list[Callable[[], Awaitable[object]]] = [
                 lambda p=payload: ctx.send(hearer, p),  # type: ignore[misc]
@@ -89,15 +89,15 @@ async def test_messages_of_a_run_have_one_size_limit(bed: Bed) -> None:
                 lambda p=payload: ctx.emit(NEWS, p),  # type: ignore[misc]
                 lambda p=payload: ctx.spawn(hearer, boot=p),  # type: ignore[misc]
             ]
-            said += [await outcome(verb) for verb in verbs]
+            outcomes += [await outcome(verb) for verb in verbs]
         answer = await ctx.ask(hearer, "reply", timeout=60)
-        return [*said, answer.result == LARGEST]
+        return [*outcomes, answer.result == LARGEST]
 
     run_id = await bed.submit(await bed.serve(tell))
-    said = await bed.result(run_id)
+    outcomes = await bed.result(run_id)
 
-    assert [is_refusal(words) for words in said[:4]] == [True] * 4
-    assert said[4:] == ["sent"] * 4 + [True]
+    assert [is_refusal(words) for words in outcomes[:4]] == [True] * 4
+    assert outcomes[4:] == ["sent"] * 4 + [True]
     assert len(await bed.log(run_id, EntryKind.MSG_SENT)) == 2
     assert len(await bed.log(run_id, EntryKind.ASK_SENT)) == 2
     assert len(await bed.log(run_id, EntryKind.CHILD_SPAWNED)) == 1
@@ -134,7 +134,7 @@ async def test_messages_of_a_client_have_the_same_limit(bed: Bed) -> None:
 
     refused = [await outcome(call) for call in calls(TOO_LARGE)]
     assert all(map(is_refusal, refused)), [words[:200] for words in refused]
-    assert hearer not in {one.agent_id for one in await runtime.schedules.list()}
+    assert hearer not in {schedule.agent_id for schedule in await runtime.schedules.list()}
     assert [await outcome(call) for call in calls(LARGEST)] == ["sent"] * 8
     assert await bed.result(waiting) is True
     await bed.until(lambda: len(came) == 4)

@@ -108,8 +108,8 @@ async def test_middleware_may_stop_a_run_without_an_error(
     assert row.status is RunStatus.FAILED
     [failed] = await bed.log(run_id, EntryKind.RUN_FAILED)
     assert failed.payload["status"] == status
-    said: Any = failed.payload["error"]
-    assert said["message"] == str(error)
+    error_record: Any = failed.payload["error"]
+    assert error_record["message"] == str(error)
     assert not await bed.log(run_id, EntryKind.RUN_ATTEMPT_FAILED)
     assert await bed.runtime.store.lists.pending_count(agent) == 0
     assert await bed.runtime.store.lists.dead_letters(agent=agent) == []

@@ -88,9 +88,9 @@ class HastyError(RetryAfter):
         pass
 
 
-def _named(name: str) -> Exception:
-    found: Exception = type("Odd", (Exception,), {"__qualname__": name})()
-    return found
+def _error_named(name: str) -> Exception:
+    error: Exception = type("Odd", (Exception,), {"__qualname__": name})()
+    return error
 
 
 def _nested(depth: int) -> Exception:
@@ -112,8 +112,8 @@ ODD: dict[str, Callable[[], BaseException]] = {
     "armless": ArmlessError,
     "sealed": SealedError,
     "hasty": HastyError,
-    "surrogate in its name": lambda: _named("Odd\ud800"),
-    "NUL in its name": lambda: _named("Odd\x00"),
+    "surrogate in its name": lambda: _error_named("Odd\ud800"),
+    "NUL in its name": lambda: _error_named("Odd\x00"),
     "nested": lambda: _nested(3_000),
     "nested deeper": lambda: _nested(200_000),
     "huge": _huge,
@@ -133,9 +133,9 @@ STEERING = {"hasty", "interrupt", *(name for name in ODD if "later" in name), "e
 
 
 @pytest.mark.parametrize("name", ODD)
-@pytest.mark.parametrize("place", ["run", "step", "once"])
+@pytest.mark.parametrize("position", ["run", "step", "once"])
 async def test_an_error_that_cannot_be_inspected_ends_its_attempt(
-    bed: Bed, name: str, place: str
+    bed: Bed, name: str, position: str
 ) -> None:
     """Whatever its text, class, arguments or delay: started once for each attempt, and recorded."""
     begun = 0
@@ -148,9 +148,9 @@ async def test_an_error_that_cannot_be_inspected_ends_its_attempt(
         nonlocal begun
         del inbox
         begun += 1
-        if place == "run":
+        if position == "run":
             fail()
-        await ctx.step("fail", fail, effect="idempotent" if place == "step" else "at_most_once")
+        await ctx.step("fail", fail, effect="idempotent" if position == "step" else "at_most_once")
 
     run_id = await bed.submit(await bed.serve(act), max_retries=0)
     row = await bed.ended(run_id)
@@ -223,7 +223,7 @@ async def test_the_thousandth_retry_comes_as_late_as_the_tenth(bed: Bed) -> None
 @pytest.mark.parametrize("verb", ["sleep", "receive", "ask", "approval", "step"])
 async def test_an_invalid_time_is_refused_at_the_call(bed: Bed, verb: str, seconds: Any) -> None:
     """The error names the method and the number; the run is started once."""
-    if (verb, seconds) in {("step", math.inf), *((one, -math.inf) for one in NEGATIVE)}:
+    if (verb, seconds) in {("step", math.inf), *((negative, -math.inf) for negative in NEGATIVE)}:
         pytest.skip("this one has a meaning")
     begun = 0
 
@@ -244,10 +244,10 @@ async def test_an_invalid_time_is_refused_at_the_call(bed: Bed, verb: str, secon
             return str(exc)
         return "no error"
 
-    said = await bed.play(act)
+    message = await bed.play(act)
 
-    assert verb in said
-    assert "second" in said
+    assert verb in message
+    assert "second" in message
     assert begun == 1
 
 

@@ -30,10 +30,10 @@ async def refused(doors: Mapping[str, Door]) -> None:
     """Check that each call raises an error about its argument, or finds nothing."""
     for name, door in doors.items():
         for odd in ODD:
-            found = None
+            outcome = None
             with suppress(ContractError, GraphError, StaleResumeError):
-                found = await door(odd)
-            assert not found, (name, odd, found)
+                outcome = await door(odd)
+            assert not outcome, (name, odd, outcome)
 
 
 async def test_calls_about_runs_of_flows_refuse_them(bed: Bed) -> None:
@@ -116,7 +116,7 @@ async def test_calls_about_sessions_refuse_them(bed: Bed, app: str) -> None:
                 "artifacts": art_of,
             }
         )
-        assert [one.name for one in await own.list()] == ["name"]
+        assert [artifact.name for artifact in await own.list()] == ["name"]
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -124,9 +124,9 @@ async def test_over_http_they_are_errors_of_the_client(bed: Bed, odd: str) -> No
     """In paths, queries and bodies."""
     async with flowing(bed) as (web, _, _):
         path = await started(web)
-        for asked in ("/v1/graph-runs/{}", "/v1/flows/{}", "/v1/graph-runs/{}/ledger"):
-            told = await web("GET", asked.format(quote(odd, errors="surrogatepass")))
-            assert told.status in (400, 404, 422), (asked, told)
+        for url in ("/v1/graph-runs/{}", "/v1/flows/{}", "/v1/graph-runs/{}/ledger"):
+            answer = await web("GET", url.format(quote(odd, errors="surrogatepass")))
+            assert answer.status in (400, 404, 422), (url, answer)
         for posted, body in (
             (f"{path}/waits/{quote(odd, errors='surrogatepass')}", {"payload": 1}),
             (f"{path}/cancel", {"reason": odd}),
@@ -137,5 +137,5 @@ async def test_over_http_they_are_errors_of_the_client(bed: Bed, odd: str) -> No
             ("/v1/events", {"name": odd, "id": "e", "payload": {}}),
             ("/v1/events", {"name": "e", "scope": "session", "key": odd, "id": "e", "payload": {}}),
         ):
-            told = await web("POST", posted, body)
-            assert 400 <= told.status < 500, (posted, told)
+            answer = await web("POST", posted, body)
+            assert 400 <= answer.status < 500, (posted, answer)

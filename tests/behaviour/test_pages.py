@@ -24,7 +24,7 @@ from tests.behaviour.agents import Acting
 from tests.behaviour.bed import FAST
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.talks import Echo
-from tests.behaviour.web import Answer, WebClient, made, told, web_on
+from tests.behaviour.web import Answer, WebClient, create_session, run_message, web_on
 from tests.harness.elements import Elements
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def read(answer: Answer, status: int = 200) -> Elements:
     assert answer.headers["x-content-type-options"] == "nosniff"
     page = Elements(answer.body.decode())
     assert not page.all("img") + page.all("style") + page.all("iframe")
-    for one in (*page.all("script"), *page.all("link")):
-        assert str(one.get("src") or one.get("href")).startswith("/static/"), one
+    for element in (*page.all("script"), *page.all("link")):
+        assert str(element.get("src") or element.get("href")).startswith("/static/"), element
     for _, attributes in page.found:
         assert not [name for name in attributes if name.startswith("on") or name == "style"]
     assert "1787569" not in page.text
@@ -65,7 +65,7 @@ class EvilDesk(ReActAgent):
     """An agent whose texts are all markup: of its model, its tools, its specialist and its errors."""
 
     def __init__(self, specialist: AgentId) -> None:
-        async def pay(**given: Any) -> Any:
+        async def pay(**arguments: Any) -> Any:
             return {EVIL: EVIL}
 
         schema = {"type": "object", "properties": {EVIL: {"type": "string"}}}
@@ -107,17 +107,19 @@ async def test_pages_execute_no_client_input(bed: Bed, app: str) -> None:
         here = f"/chat/{app}/{quote(session, safe='')}"
         await bed.seen(run, "ask.sent")
         waiting = await page_of(web, here)
-        [asked] = (await web.get(f"/v1/approvals?run_id={run}"))["approvals"]
-        assert [one["data-approval"] for one in waiting.all("article", "approval")] == [asked["id"]]
-        await web.post(f"/v1/approvals/{asked['id']}", {"approve": True, "comment": EVIL})
+        [approval] = (await web.get(f"/v1/approvals?run_id={run}"))["approvals"]
+        assert [article["data-approval"] for article in waiting.all("article", "approval")] == [
+            approval["id"]
+        ]
+        await web.post(f"/v1/approvals/{approval['id']}", {"approve": True, "comment": EVIL})
         await web.post(f"{path}/runs", {"text": f"fail {EVIL}", "message_id": "f"})
         name = quote(EVIL, safe="")
         upload = f"/v1/artifacts?session_id={name}&name={name}"
         await web("POST", upload, b"x", content_type=EVIL.replace("\n", ""))
-        assert (await told(web, path, "go on"))["status"] == "completed"
+        assert (await run_message(web, path, "go on"))["status"] == "completed"
         pages = [
-            await page_of(web, one)
-            for one in (
+            await page_of(web, url)
+            for url in (
                 "/",
                 f"/chat/{app}",
                 f"/chat/{app}?title={quote('<script>')}",
@@ -128,9 +130,9 @@ async def test_pages_execute_no_client_input(bed: Bed, app: str) -> None:
         ]
         whole = pages[3]
         assert whole.text.count(EVIL) >= 10
-        [child] = [one for one in whole.links() if f"/runs/{run}/children/" in one]
+        [child] = [link for link in whole.links() if f"/runs/{run}/children/" in link]
         assert EVIL in (await page_of(web, child)).text
-        [file] = {one for one in whole.links() if one.startswith("/v1/artifacts/")}
+        [file] = {link for link in whole.links() if link.startswith("/v1/artifacts/")}
         assert (await web("GET", file)).body == b"x"
         for status, lost in (
             (404, f"/chat/{app}/{quote('no ' + EVIL, safe='')}"),
@@ -146,20 +148,22 @@ async def test_pages_execute_no_client_input(bed: Bed, app: str) -> None:
 async def test_a_conversation_is_read_without_scripts(bed: Bed, app: str) -> None:
     """Apps link to sessions, these to conversations; answers are formatted, instants exact."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        path = await made(web, "a/b")
+        path = await create_session(web, "a/b")
         await web("PATCH", path.replace("a/b", "a%2Fb"), {"title": "Large whales"})
-        await told(web, "/v1/sessions/a%2Fb", "where are **whales**?")
+        await run_message(web, "/v1/sessions/a%2Fb", "where are **whales**?")
         apps = await page_of(web, "/")
         assert f"/chat/{app}" in apps.links()
-        listed = await page_of(web, f"/chat/{app}?title=WHALE")
-        assert [one for one in listed.links() if one.endswith("/a%2Fb")] == [f"/chat/{app}/a%2Fb"]
+        list_page = await page_of(web, f"/chat/{app}?title=WHALE")
+        assert [link for link in list_page.links() if link.endswith("/a%2Fb")] == [
+            f"/chat/{app}/a%2Fb"
+        ]
         assert "/a%2Fb" not in str((await page_of(web, f"/chat/{app}?title=dragon")).links())
         page = await page_of(web, f"/chat/{app}/a%2Fb")
         assert "where are **whales**?" in page.text
         assert (
             len(page.all("strong")) - len(page.all("article", "message")) == 2
         )  # title, **whales**
-        assert all(len(str(one["datetime"])) > 18 for one in page.all("time"))
+        assert all(len(str(element["datetime"])) > 18 for element in page.all("time"))
         assert " UTC" in page.text
 
 
@@ -169,37 +173,41 @@ async def test_a_page_has_the_end_of_a_conversation_and_links_to_the_rest(
 ) -> None:
     """Each node once, in a conversation of any length."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        path = await made(web)
-        await told(web, path, "first")
+        path = await create_session(web)
+        await run_message(web, path, "first")
         agent = web.talks.agent_id("s") if web.talks else AgentId(app, "s")
         more = [NewTurn("s", f"n{n}", ChatMessage.of("assistant", f"turn {n}")) for n in range(95)]
         await bed.runtime.store.data.transcripts.append(agent, more)
-        nodes = [one["node_id"] for one in (await web.get(f"{path}/nodes"))["nodes"]]
-        seen: list[str] = []
+        nodes = [node["node_id"] for node in (await web.get(f"{path}/nodes"))["nodes"]]
+        listed_nodes: list[str] = []
         here, links = f"/chat/{app}/s", [f"/chat/{app}/s"]
         while links:
             page = await page_of(web, links[0])
-            shown = [str(one["data-node"]) for one in page.all("article", "message")]
-            assert len(shown) <= WINDOW
-            seen = shown + seen
-            links = [one for one in page.links() if one.startswith(f"{here}?before=")]
-        assert seen == nodes
+            page_nodes = [str(article["data-node"]) for article in page.all("article", "message")]
+            assert len(page_nodes) <= WINDOW
+            listed_nodes = page_nodes + listed_nodes
+            links = [link for link in page.links() if link.startswith(f"{here}?before=")]
+        assert listed_nodes == nodes
 
 
 @pytest.mark.item(357)
 async def test_branches_are_numbered_and_link_to_their_ends(bed: Bed, app: str) -> None:
     """An edited message has arrows to the newest end of the branches before and after it."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         for text in ("one", "two"):
-            await told(web, path, text)
+            await run_message(web, path, text)
         nodes = (await web.get(f"{path}/nodes"))["nodes"]
-        await told(web, path, "zwei")
+        await run_message(web, path, "zwei")
         await web.post(
             f"{path}/runs", {"text": "deux", "parent_node": nodes[1]["node_id"]}, prefer="wait=20"
         )
         page = await page_of(web, f"/chat/{app}/s")
-        ends = [str(one["data-to"]) for one in page.all("button") if one.get("data-do") == "switch"]
+        ends = [
+            str(button["data-to"])
+            for button in page.all("button")
+            if button.get("data-do") == "switch"
+        ]
         assert len(ends) == 2
         assert ends[1] == ""
         await web("PUT", f"{path}/active-node", {"node_id": ends[0]})
@@ -207,8 +215,8 @@ async def test_branches_are_numbered_and_link_to_their_ends(bed: Bed, app: str) 
         assert ("zwei" in back.text, "deux" in back.text) == (True, False)
         run = nodes[2]["run_id"]
         part = await page_of(web, f"/chat/{app}/s/runs/{run}")
-        assert [one for one in part.all("button") if one.get("data-do") == "switch"] == [
-            one for one in back.all("button") if one.get("data-do") == "switch"
+        assert [button for button in part.all("button") if button.get("data-do") == "switch"] == [
+            button for button in back.all("button") if button.get("data-do") == "switch"
         ]
 
 
@@ -217,15 +225,15 @@ async def test_a_page_shows_executing_and_queued_messages(bed: Bed, app: str) ->
     """The message of the open run before its answer, the queued messages, and the cursor for events."""
     echo = Echo()
     async with web_on(bed, echo.agent(), app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         gate = echo.hold("slow")
         first = (await web.post(f"{path}/runs", {"text": "slow"}))["run_id"]
         second = (await web.post(f"{path}/runs", {"text": "queued one"}))["run_id"]
         await bed.seen(first, "run.started")
         page = await page_of(web, f"/chat/{app}/s")
-        [state] = [one for one in page.all("div") if one.get("id") == "state"]
+        [state] = [element for element in page.all("div") if element.get("id") == "state"]
         assert state["data-active"] == first
-        assert [one["id"] for one in page.all("li") if "id" in one] == [f"queued-{second}"]
+        assert [item["id"] for item in page.all("li") if "id" in item] == [f"queued-{second}"]
         assert page.text.count("queued one") == 1
         assert "slow" in page.text
         [main] = page.all("main")
@@ -233,7 +241,7 @@ async def test_a_page_shows_executing_and_queued_messages(bed: Bed, app: str) ->
         async with web.stream(f"{path}/events", last_event_id=str(main["data-cursor"])) as stream:
             await stream.until("run_completed")
             behind = await stream.until("run_completed")
-        assert {one["data"]["run_id"] for one in behind} == {second}
+        assert {event["data"]["run_id"] for event in behind} == {second}
 
 
 async def test_a_page_shows_only_its_readers_sessions(bed: Bed, app: str) -> None:
@@ -242,8 +250,8 @@ async def test_a_page_shows_only_its_readers_sessions(bed: Bed, app: str) -> Non
     A client without a principal is redirected to the login, or gets a 401.
     """
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        path = await made(web)
-        run = await told(web, path, "secret")
+        path = await create_session(web)
+        run = await run_message(web, path, "secret")
 
         async def stranger(_: Request) -> Principal:
             return Principal("other", "eve", LOCAL.scopes)
@@ -253,10 +261,10 @@ async def test_a_page_shows_only_its_readers_sessions(bed: Bed, app: str) -> Non
 
         here = f"/chat/{app}/s"
         theirs = WebClient(api_of(bed.runtime, default_app=app, authenticate=stranger))
-        for one in (here, f"{here}/runs/{run['run_id']}", f"{here}?before=1"):
-            assert "secret" not in (await page_of(theirs, one, 404)).text
+        for url in (here, f"{here}/runs/{run['run_id']}", f"{here}?before=1"):
+            assert "secret" not in (await page_of(theirs, url, 404)).text
         assert not [
-            one for one in (await page_of(theirs, f"/chat/{app}")).links() if one.endswith("/s")
+            link for link in (await page_of(theirs, f"/chat/{app}")).links() if link.endswith("/s")
         ]
         unknown = WebClient(api_of(bed.runtime, default_app=app, authenticate=nobody))
         await page_of(unknown, here, 401)
@@ -266,23 +274,23 @@ async def test_a_page_redirects_an_unknown_client_to_the_login(bed: Bed) -> None
     """And back. Another principal's sessions are neither pages nor listed; scopes are those of the API."""
     async with guarded_on(bed) as guarded:
         ada, bob = [await guarded.client(name, "sessions:own") for name in ("ada", "bob")]
-        await made(ada, "s")
+        await create_session(ada, "s")
         here = f"/chat/{guarded.app}/s"
-        asked = await guarded.web("GET", here, accept=HTML)
-        assert (asked.status, asked.headers["location"]) == (303, f"/login?next={here}")
-        form = (await page_of(guarded.web, asked.headers["location"])).all("form")
-        assert [one["data-next"] for one in form] == [here]
+        answer = await guarded.web("GET", here, accept=HTML)
+        assert (answer.status, answer.headers["location"]) == (303, f"/login?next={here}")
+        form = (await page_of(guarded.web, answer.headers["location"])).all("form")
+        assert [element["data-next"] for element in form] == [here]
         await page_of(ada, here)
         await page_of(bob, here, 404)
-        lists = [await page_of(one, f"/chat/{guarded.app}") for one in (ada, bob)]
-        assert [here in one.links() for one in lists] == [True, False]
+        lists = [await page_of(client, f"/chat/{guarded.app}") for client in (ada, bob)]
+        assert [here in page.links() for page in lists] == [True, False]
         await page_of(await guarded.client("eve", "cleanup"), "/", 403)
 
 
 async def test_the_page_of_a_deleted_session_is_410(bed: Bed, app: str) -> None:
     """410, with a link."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
-        path = await made(web)
+        path = await create_session(web)
         await web("DELETE", path)
         page = await page_of(web, f"/chat/{app}/s", 410)
         assert "/" in page.links()
@@ -292,10 +300,10 @@ async def test_browsers_cache_files_of_pages_by_their_digest(bed: Bed, app: str)
     """Their name has a digest. A name of another version of the process is not cached."""
     async with web_on(bed, Echo().agent(), app_name=app) as web:
         page = await page_of(web, "/")
-        [script] = [str(one["src"]) for one in page.all("script")]
-        found = await web("GET", script, accept_encoding="gzip")
-        assert found.headers["content-encoding"] == "gzip"
-        assert "immutable" in found.headers["cache-control"]
+        [script] = [str(script["src"]) for script in page.all("script")]
+        answer = await web("GET", script, accept_encoding="gzip")
+        assert answer.headers["content-encoding"] == "gzip"
+        assert "immutable" in answer.headers["cache-control"]
         old = await web("GET", "/static/old/page.js")
         assert old.headers["cache-control"] == "no-store"
         assert b"import" in old.body
@@ -307,7 +315,7 @@ async def test_without_its_extra_the_page_names_the_package_to_install(
     bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other endpoints of the API exist."""
-    for name in [one for one in sys.modules if one.startswith("compose._web.pages.")]:
+    for name in [module for module in sys.modules if module.startswith("compose._web.pages.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     async with web_on(bed, Echo().agent(), app_name=app) as web:

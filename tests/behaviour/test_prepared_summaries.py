@@ -228,7 +228,7 @@ async def test_agents_of_a_factory_share_the_summaries_of_one_context(
     shared = desk.attributes()
     await bed.runtime.register_type(
         agent.type,
-        lambda one: Acting(one, desk.act, **(shared if is_shared else desk.attributes())),
+        lambda agent_id: Acting(agent_id, desk.act, **(shared if is_shared else desk.attributes())),
     )
     early = [ChatMessage.of("user", f"fact {n}") for n in range(6)]
     await bed.runtime.history.append_many(agent, early, session_id="s")
@@ -280,7 +280,7 @@ async def test_a_host_that_lost_the_agent_writes_no_cut(bed: Bed) -> None:
     agent = await desk.serve(bed, is_open=False)
     await ask(bed, agent, "one")
     await bed.until(lambda: desk.asked[1:] == ["summary"])
-    away, held = bed.runtime._host.worker._preparation, desk.gate
+    away, gate = bed.runtime._host.worker._preparation, desk.gate
     async with waiting_host(bed, agent, Acting(agent, desk.act, **desk.attributes())) as other:
         give_back(bed.runtime, agent)
         await bed.until(lambda: other._host.worker.lease_of(agent) is not None)
@@ -292,7 +292,7 @@ async def test_a_host_that_lost_the_agent_writes_no_cut(bed: Bed) -> None:
         assert (len(away), desk.asked.count("summary")) == (1, 2)
         view = await other.store.data.transcripts.view(agent, "s", limit=9)
 
-        held.set()
+        gate.set()
         await bed.until(lambda: desk.written == 2 and not away)
         assert await other.store.data.transcripts.view(agent, "s", limit=9) == view
         assert view.cut is not None
@@ -310,15 +310,15 @@ async def test_a_replay_does_not_ask_whether_summaries_are_prepared(
         await desk.is_over(bed, requests=1)
     run = await bed.submit(agent, "wait")
     await bed.marked(run)
-    asked = list(desk.asked)
+    requests = list(desk.asked)
 
     await desk.move(bed, agent, prepare=None if recorded else AHEAD)
     await bed.runtime.signal(run, "go")
 
     assert await bed.result(run) == "to wait"
     assert bought(await bed.log(run, K.LLM_CALL)) == ["0~0"]
-    assert desk.asked[: len(asked)] == asked
-    assert desk.asked.count("answer") == asked.count("answer")
+    assert desk.asked[: len(requests)] == requests
+    assert desk.asked.count("answer") == requests.count("answer")
 
 
 def is_a_runs(*args: object) -> bool:
@@ -357,9 +357,9 @@ async def test_a_prepared_summary_survives_a_crash_at_each_write(bed: Bed, manne
             assert await bed.result(run) == f"to {question}"
             await bed.until(lambda: not preparing(bed))
             positions += bought(await bed.log(run, K.LLM_CALL))
-        found = await bed.runtime.store.data.transcripts.page(agent, "s")
-        assert [turn.ordinal for turn in found] == list(range(12)), f"died {manner} at {nth}"
-        assert [turn.message.text for turn in found[6::2]] == ["one", "two", "three"]
+        turns = await bed.runtime.store.data.transcripts.page(agent, "s")
+        assert [turn.ordinal for turn in turns] == list(range(12)), f"died {manner} at {nth}"
+        assert [turn.message.text for turn in turns[6::2]] == ["one", "two", "three"]
         assert len(positions) <= desk.written, f"died {manner} at {nth}: recorded twice"
         assert desk.written - len(positions) <= 1 + faults.struck
         is_struck, nth = faults.struck, nth + 1

@@ -36,7 +36,7 @@ class Counting:
 
 async def following(graph: FollowGraph, topic: TopicId) -> list[AgentId]:
     """Return the followers of a topic there."""
-    return [one.follower async for one in graph.followers_of(topic)]
+    return [follow.follower async for follow in graph.followers_of(topic)]
 
 
 @pytest.mark.item(14, 15, 241, 243)
@@ -54,7 +54,7 @@ async def test_both_are_used_from_python(bed: Bed) -> None:
     await bed.runtime.unfollow(agent, topic.type)
     await all_done(bed, agent)
 
-    assert (got, [asked for asked, _ in fanout.asked]) == (["hello"], [topic])
+    assert (got, [asked_topic for asked_topic, _ in fanout.asked]) == (["hello"], [topic])
     assert await following(graph, topic) == []
     assert [m.sender for m in await received(bed, agent)] == [f"topic:{topic}"]
 

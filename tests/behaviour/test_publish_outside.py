@@ -57,7 +57,7 @@ async def test_a_repeated_post_of_an_external_client_is_delivered_once(bed: Bed)
         await crm.post(topic, {"n": 1}, id="p-1")
         await bed.restart()
         await crm.post(topic, {"n": 1}, id="p-1")
-        await crm.named("shop").post(topic, {"n": 1}, id="p-1")
+        await crm.with_name("shop").post(topic, {"n": 1}, id="p-1")
     await ends(bed, topic, got)
     await all_done(bed, agent)
 

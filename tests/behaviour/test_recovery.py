@@ -207,18 +207,18 @@ async def test_a_scan_does_not_read_children_queued_on_this_host(bed: Bed) -> No
         )
 
     run_id = await bed.submit(await bed.serve(act), "gate")
-    host, told = bed.runtime._host, list[Nudge]()
+    host, nudges = bed.runtime._host, list[Nudge]()
     await bed.until(lambda: len(host.worker._state.fresh) == 7)
-    host.notifications.subscribe(told.append, "run")
+    host.notifications.subscribe(nudges.append, "run")
     shards = [lease.shard for lease in host.worker.held.leases]
 
     await host.ownership._recovery.scan(shards)
-    known = {*told}
+    nudges_before = {*nudges}
     host.worker._state.fresh.clear()
     await host.ownership._recovery.scan(shards)
     bed.world.gates["gate"].set()
 
-    assert (len(known), len({*told})) == (0, 7)
+    assert (len(nudges_before), len({*nudges})) == (0, 7)
     assert await bed.result(run_id) == 9
 
 

@@ -46,12 +46,12 @@ async def test_a_failed_run_is_listed_and_redriven(bed: Bed) -> None:
     agent = await flaky(bed)
     run_id = await dead(bed, agent, {"n": 1})
     before = await bed.log(run_id)
-    listed = await bed.runtime.store.lists.runs(status=[RunStatus.FAILED], agent=agent)
+    rows = await bed.runtime.store.lists.runs(status=[RunStatus.FAILED], agent=agent)
     bed.world.count["repaired"] = 1
 
     new = await bed.runtime.redrive_run(run_id)
 
-    assert [row.run_id for row in listed] == [run_id]
+    assert [row.run_id for row in rows] == [run_id]
     assert await bed.result(new) == [{"n": 1}]
     assert new != run_id
     assert await bed.log(run_id) == before

@@ -40,7 +40,7 @@ FREE = {"cancel reason", "approval", "metadata"}
 """Free text fields: up to the length of a page."""
 
 
-async def _one() -> int:
+async def _return_one() -> int:
     return 1
 
 
@@ -52,7 +52,7 @@ def _verbs(bed: Bed, ctx: RunContext, text: Any) -> dict[str, Callable[[], Await
         "state.get": lambda: ctx.state.get(text),
         "state.clear": lambda: ctx.state.clear(text),
         "patched": lambda: ctx.patched(text),
-        "step": lambda: ctx.step(text, _one),
+        "step": lambda: ctx.step(text, _return_one),
         "tool": lambda: ctx.tool(text),
         "join": lambda: ctx.join(text),
         "status": lambda: ctx.status(text),
@@ -121,21 +121,21 @@ async def test_text_that_no_store_accepts_is_refused_at_the_call(bed: Bed, verb:
         nonlocal begun
         del inbox
         begun += 1
-        said = []
+        messages = []
         for text in TEXTS.values():
             try:
                 await _verbs(bed, ctx, text)[verb]()
             except (ContractError, TypeError, AttributeError) as exc:
-                said.append(f"{type(exc).__name__}: {exc}")
+                messages.append(f"{type(exc).__name__}: {exc}")
             else:
-                said.append("no error")
-        await ctx.step("after", _one)
-        return said
+                messages.append("no error")
+        await ctx.step("after", _return_one)
+        return messages
 
-    said = await bed.play(act)
+    messages = await bed.play(act)
 
     assert begun == 1 or (verb == "approval" and begun <= 3)  # two are awaited by suspended runs
-    for name, text in zip(TEXTS, said, strict=True):
+    for name, text in zip(TEXTS, messages, strict=True):
         if name in ("long", "wide", "number") and verb in ("emit source", "spawn key", *FREE):
             continue  # a page of reasons is one, and 7 is a fine part of another text
         assert text != "no error", name
@@ -275,15 +275,17 @@ async def test_every_entry_point_refuses_text_that_no_store_accepts(bed: Bed, do
     await bed.ended(run_id)
 
 
-def _refuse(bed: Bed, refuses: Callable[[str, str], Exception | None], seen: list[str]) -> None:
+def _refuse(
+    bed: Bed, refuses: Callable[[str, str], Exception | None], refused_runs: list[str]
+) -> None:
     """Let the store of hosts that start from now on refuse the writes that `refuses` selects."""
     before = bed.open_store
 
     @asynccontextmanager
     async def open_store(owner: HostIncarnation) -> AsyncIterator[RunStore]:
         async with before(owner) as store:
-            store.commits = cast("CommitStore", _Refusing(store.commits, refuses, seen))
-            store.reads = cast("ReadStore", _Refusing(store.reads, refuses, seen))
+            store.commits = cast("CommitStore", _Refusing(store.commits, refuses, refused_runs))
+            store.reads = cast("ReadStore", _Refusing(store.reads, refuses, refused_runs))
             yield store
 
     bed.open_store = open_store
@@ -293,9 +295,9 @@ class _Refusing:
     """A role of a store that refuses some writes, like a server with narrower rules."""
 
     def __init__(
-        self, role: Any, refuses: Callable[[str, str], Exception | None], seen: list[str]
+        self, role: Any, refuses: Callable[[str, str], Exception | None], refused_runs: list[str]
     ) -> None:
-        self._role, self._refuses, self._seen = role, refuses, seen
+        self._role, self._refuses, self._refused_runs = role, refuses, refused_runs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._role, name)
@@ -303,7 +305,7 @@ class _Refusing:
     def _look(self, run_id: str, what: object) -> None:
         exc = self._refuses(run_id, str(what))
         if exc is not None:
-            self._seen.append(run_id)
+            self._refused_runs.append(run_id)
             raise exc
 
     async def append(self, lease: Any, entries: Any, *, expected_seq: int) -> Any:
@@ -328,19 +330,19 @@ def _too_big(run_id: str, what: str) -> Exception | None:
     return refused if "poison" in what and "store_refused" not in what else None
 
 
-PLACES = ("step", "state", "end", "beginning", "read")
+POSITIONS = ("step", "state", "end", "beginning", "read")
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", POSITIONS)
 async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  # noqa: PLR0915
-    bed: Bed, place: str
+    bed: Bed, position: str
 ) -> None:
     """Started twice with a pause in between, for each kind of refused write; after a retry it completes."""
     begun, is_mended = 0, False
-    seen: list[str] = []
+    refused_runs: list[str] = []
 
     def refuses(run_id: str, what: str) -> Exception | None:
-        if place == "read" and what.startswith("state of"):
+        if position == "read" and what.startswith("state of"):
             return None if is_mended else StoreRefusedError("reading", "no", "42501")
         return _too_big(run_id, what)
 
@@ -348,22 +350,22 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
         nonlocal begun
         begun += 1
         text = "fine" if is_mended else "poison"
-        if place != "beginning":
+        if position != "beginning":
             await ctx.step("before", bed.world.do, "before")
-        if place == "step":
+        if position == "step":
             await ctx.step("write", bed.world.do, "write", text)
-        elif place == "state":
+        elif position == "state":
             await ctx.state.set("key", text)
-        elif place == "read":
+        elif position == "read":
             await ctx.state.get("key")
-        elif place == "beginning":
+        elif position == "beginning":
             await ctx.send(AgentId(ctx.agent_id.type, "2"), text)
         return text
 
-    _refuse(bed, refuses, seen)
+    _refuse(bed, refuses, refused_runs)
     agent = await bed.serve(act)
     await bed.restart()
-    if place == "beginning":
+    if position == "beginning":
         run_id = run_id_of_mail(agent, "client:local", "m")
         await bed.runtime.send(agent, Message("m", agent, "plain mail"))
         await bed.until(lambda: begun == 2)
@@ -373,11 +375,11 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
     row = await bed.row(run_id)
     assert (row.status, row.parked) == (RunStatus.SUSPENDED, "store_refused")
     assert begun == 2
-    assert len(seen) == 2
-    code = "42501" if place == "read" else "54000"
+    assert len(refused_runs) == 2
+    code = "42501" if position == "read" else "54000"
     assert code in str(parked.payload["detail"])
     assert f"callboard runs resolve {run_id} - --retry" in str(parked.payload["detail"])
-    assert bed.world.count["before"] == (place != "beginning")
+    assert bed.world.count["before"] == (position != "beginning")
 
     is_mended = True
     await bed.runtime.resolve(run_id)
@@ -390,23 +392,23 @@ async def test_a_run_whose_writes_are_refused_is_parked_by_the_second_refusal(  
 @pytest.mark.parametrize("code", ["08006", "40001", "53100", "55P03", "57014"])
 async def test_a_temporary_refusal_parks_nothing(bed: Bed, code: str) -> None:
     """Connection errors, deadlocks, resources, locks and timeouts are not caused by the run."""
-    seen: list[str] = []
+    refused_runs: list[str] = []
 
     def refuses(run_id: str, what: str) -> Exception | None:
         del run_id
-        is_it = "poison" in what and len(seen) < 3
+        is_it = "poison" in what and len(refused_runs) < 3
         return StoreRefusedError("committing a turn", "not now", code) if is_it else None
 
     async def act(ctx: RunContext, inbox: list[Message]) -> str:
         del inbox
         return str(await ctx.step("write", bed.world.do, "write", "poison"))
 
-    _refuse(bed, refuses, seen)
+    _refuse(bed, refuses, refused_runs)
     agent = await bed.serve(act)
     await bed.restart()
 
     assert await bed.result(await bed.submit(agent)) == "poison"
-    assert len(seen) == 3
+    assert len(refused_runs) == 3
 
 
 async def test_neighbours_of_a_refused_run_go_on(bed: Bed) -> None:
@@ -437,12 +439,12 @@ async def test_neighbours_of_a_refused_run_go_on(bed: Bed) -> None:
 
 async def test_a_refused_parking_is_retried_with_growing_pauses(bed: Bed) -> None:
     """No busy loop, and the run is not given up: it is parked as soon as the store accepts it."""
-    seen: list[str] = []
+    refused_runs: list[str] = []
     times: list[float] = []
 
     def refuses(run_id: str, what: str) -> Exception | None:
         del run_id
-        if "run.started" in what and len(seen) < 4:
+        if "run.started" in what and len(refused_runs) < 4:
             times.append(asyncio.get_running_loop().time())
             return ValueError("a mistake of the driver")
         return None
@@ -451,12 +453,12 @@ async def test_a_refused_parking_is_retried_with_growing_pauses(bed: Bed) -> Non
         del inbox
         return str(await ctx.step("write", bed.world.do, "write", "x"))
 
-    _refuse(bed, refuses, seen)
+    _refuse(bed, refuses, refused_runs)
     agent = await bed.serve(act)
     await bed.restart()
     run_id = await bed.submit(agent, retry_policy=FAST)
     await bed.seen(run_id, EntryKind.RUN_PARKED)
-    assert len(seen) == 4
+    assert len(refused_runs) == 4
     assert times[-1] - times[0] >= 3
     await bed.runtime.resolve(run_id)
     assert await bed.result(run_id) == "x"

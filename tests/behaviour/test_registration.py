@@ -63,10 +63,10 @@ async def test_registering_an_id_again_replaces_the_agent(bed: Bed) -> None:
 @pytest.mark.item(19)
 async def test_a_type_serves_every_key(bed: Bed) -> None:
     """The factory makes an agent when its first message comes; each key has one run at a time."""
-    made: list[AgentId] = []
+    agent_ids: list[AgentId] = []
 
     def factory(agent_id: AgentId) -> Acting:
-        made.append(agent_id)
+        agent_ids.append(agent_id)
         return Acting(agent_id, _echo)
 
     type_ = bed.name().type
@@ -74,7 +74,7 @@ async def test_a_type_serves_every_key(bed: Bed) -> None:
     agents = [AgentId(type_, key) for key in ("1", "two words", "ünï/cödé ☃", "x" * 256)]
     for agent in agents:
         assert await bed.result(await bed.submit(agent, agent.key)) == [agent.key]
-    assert {*made} == {*agents}
+    assert {*agent_ids} == {*agents}
 
 
 @pytest.mark.item(212)

@@ -70,8 +70,8 @@ class DictCaches:
 
     async def find(self, key: str) -> dict[str, JsonValue] | None:
         """See `ResultCache.find`."""
-        found: dict[str, JsonValue] | None = from_json(self.texts.get(key, b"null"))
-        return found
+        record: dict[str, JsonValue] | None = from_json(self.texts.get(key, b"null"))
+        return record
 
     async def open(self) -> ResultCache:
         """See `Caches.open`."""
@@ -161,16 +161,16 @@ class Doom:
         results = Watched(await self.caches.open(), self.looks) if cached else None
         await self.bed.restart(results=results)
 
-    async def recover(self, *, kept: int, cached: bool = True) -> None:
+    async def recover(self, *, cached_count: int, cached: bool = True) -> None:
         """Wait until the host is dead and this many results are cached; start another one."""
-        await self.dead(kept=kept)
+        await self.dead(cached_count=cached_count)
         await self.start(cached=cached)
 
-    async def dead(self, *, kept: int) -> None:
+    async def dead(self, *, cached_count: int) -> None:
         """Return when the host is dead and this many results are cached."""
         async with asyncio.timeout(20):
             await self.died.wait()
-        await self.holds(kept)
+        await self.holds(cached_count)
 
     async def holds(self, count: int) -> None:
         """Return when the cache holds this many results; no other code awaits its writes."""
@@ -242,7 +242,7 @@ async def _serve(doom: Doom, verb: Verb, *, error: type[Exception] | None = None
     return await bed.serve(act, model=doomed_model(answered), tools=tools)
 
 
-async def _told(bed: Bed, run_id: RunId) -> list[object]:
+async def _entries_without_ids(bed: Bed, run_id: RunId) -> list[object]:
     """Return the run's log without ids, which differ between runs."""
     aside = (K.RUN_STARTED, K.MSG_RECEIVED, K.RUN_RESUMED, K.RUN_SUSPENDED)
     return [
@@ -258,7 +258,7 @@ async def test_a_result_that_missed_the_log_is_found(doom: Doom, verb: Verb) -> 
     bed = doom.bed
     agent = await _serve(doom, verb)
     run_id = await bed.submit(agent)
-    await doom.recover(kept=1)
+    await doom.recover(cached_count=1)
 
     crashed = await bed.result(run_id)
 
@@ -266,14 +266,14 @@ async def test_a_result_that_missed_the_log_is_found(doom: Doom, verb: Verb) -> 
     assert bed.world.count["before"] == bed.world.count["after"] == 1
     undisturbed = await bed.submit(agent)
     assert await bed.result(undisturbed) == crashed
-    assert await _told(bed, run_id) == await _told(bed, undisturbed)
+    assert await _entries_without_ids(bed, run_id) == await _entries_without_ids(bed, undisturbed)
 
 
 async def test_an_error_is_a_result_too(doom: Doom) -> None:
     """An at-most-once effect that raised has an outcome: the run ends by it and is not in doubt."""
     bed = doom.bed
     run_id = await bed.submit(await _serve(doom, "at_most_once", error=ConnectionError))
-    await doom.recover(kept=1)
+    await doom.recover(cached_count=1)
 
     row = await bed.ended(run_id)
 
@@ -308,7 +308,7 @@ async def test_a_new_attempt_wants_a_new_result(doom: Doom, verb: Verb, crash_in
         return str(await ctx.step("call", call, effect="at_most_once"))
 
     run_id = await bed.submit(await bed.serve(act, model=doomed_model(happen)))
-    await doom.recover(kept=crash_in)
+    await doom.recover(cached_count=crash_in)
 
     assert await bed.result(run_id) == "Hello there"
     assert bed.world.count[verb] == 2
@@ -322,7 +322,7 @@ async def test_without_the_cached_result_the_effect_is_in_doubt(doom: Doom, verb
     """Without the result an at-most-once effect is in doubt, and a model is called again."""
     bed = doom.bed
     run_id = await bed.submit(await _serve(doom, verb))
-    await doom.dead(kept=1)
+    await doom.dead(cached_count=1)
     await doom.caches.lose_all()
     await doom.start()
 
@@ -353,7 +353,7 @@ async def test_only_effects_that_may_have_started_are_looked_up(doom: Doom) -> N
     async with asyncio.timeout(20):
         await doom.died.wait()
     assert doom.looks == []
-    await doom.recover(kept=3)
+    await doom.recover(cached_count=3)
 
     await bed.result(run_id)
 
@@ -377,12 +377,12 @@ async def test_an_effect_that_an_operator_repeats_has_its_own_result(doom: Doom)
         return await ctx.step("pay", pay, effect="at_most_once")
 
     run_id = await bed.submit(await bed.serve(act))
-    await doom.recover(kept=1, cached=False)
+    await doom.recover(cached_count=1, cached=False)
     await bed.seen(run_id, K.RUN_PARKED)
     await doom.start()
 
     await bed.runtime.resolve(run_id, "1", action="retry")
-    await doom.recover(kept=2)
+    await doom.recover(cached_count=2)
 
     assert await bed.result(run_id) == "receipt 2"
     assert bed.world.count["pay"] == 2
@@ -393,7 +393,7 @@ async def test_an_operators_decision_takes_precedence_over_a_cached_result(doom:
     """The operator knew the outcome of the effect at the decision."""
     bed = doom.bed
     run_id = await bed.submit(await _serve(doom, "at_most_once"))
-    await doom.recover(kept=1, cached=False)
+    await doom.recover(cached_count=1, cached=False)
     await bed.seen(run_id, K.RUN_PARKED)
     await doom.start()
 
@@ -420,7 +420,7 @@ async def test_reconcile_is_not_called_for_a_cached_result(doom: Doom) -> None:
         return await ctx.step("pay", pay, effect="at_most_once", reconcile=reconcile)
 
     run_id = await bed.submit(await bed.serve(act))
-    await doom.recover(kept=1)
+    await doom.recover(cached_count=1)
 
     assert await bed.result(run_id) == "paid"
 
@@ -428,11 +428,11 @@ async def test_reconcile_is_not_called_for_a_cached_result(doom: Doom) -> None:
 async def test_each_branch_finds_its_own_result(doom: Doom) -> None:
     """Effects that ended before the crash, committed or not, count; only the one that hung is in doubt."""
     bed = doom.bed
-    kept = 3
+    cached_count = 3
 
     async def call(n: int) -> int:
         bed.world.count[str(n)] += 1
-        if n == kept:
+        if n == cached_count:
             await asyncio.Event().wait()
         if n == 0:
             doom.now()  # nothing is written from here on, while the others still end
@@ -447,12 +447,12 @@ async def test_each_branch_finds_its_own_result(doom: Doom) -> None:
         await ctx.step("before", bed.world.do, "before")
         calls = (
             ctx.step(f"call {n}", call, n, effect="at_most_once", reconcile=reconcile)
-            for n in range(kept + 1)
+            for n in range(cached_count + 1)
         )
         return await ctx.gather(*calls)
 
     run_id = await bed.submit(await bed.serve(act))
-    await doom.recover(kept=kept)
+    await doom.recover(cached_count=cached_count)
 
     assert await bed.result(run_id) == [0, 1, 2, "reconciled"]
     assert bed.world.count == {"before": 1, "0": 1, "1": 1, "2": 1, "3": 1}
@@ -483,17 +483,17 @@ async def test_a_cache_that_loses_all_entries_changes_nothing(doom: Doom) -> Non
         return str(await bed.world.do(name, name))
 
     async def body(ctx: RunContext) -> list[object]:
-        found: list[object] = [await ctx.step("a", flushed, "a")]
-        found.append(await ctx.step("b", flushed, "b", effect="at_most_once"))
+        results: list[object] = [await ctx.step("a", flushed, "a")]
+        results.append(await ctx.step("b", flushed, "b", effect="at_most_once"))
         await doom.caches.lose_all()
-        found.append((await ctx.llm("hi")).text)
+        results.append((await ctx.llm("hi")).text)
         await doom.caches.lose_all()
-        found.append((await ctx.tool("flushed", name="c")).text)
-        found += await ctx.gather(
+        results.append((await ctx.tool("flushed", name="c")).text)
+        results += await ctx.gather(
             ctx.step("d", flushed, "d", effect="at_most_once"), ctx.step("e", flushed, "e")
         )
         await ctx.step("f", flushed, "f")
-        return found
+        return results
 
     tools = [Tool("flushed", "Loses all.", flushed)]
     values = await bed.live_and_replayed(body, model=doomed_model(once), tools=tools)

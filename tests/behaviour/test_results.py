@@ -47,8 +47,8 @@ class Bus:
 
     def announce_end(self, agent_id: AgentId, run_id: RunId) -> None:
         """Notify all subscribers."""
-        for told in tuple(self.watches.get(run_id, ())):
-            told()
+        for callback in tuple(self.watches.get(run_id, ())):
+            callback()
 
     def watch_end(
         self, agent_id: AgentId, run_id: RunId, told: Callable[[], None]

@@ -49,9 +49,9 @@ async def test_the_result_of_a_swept_run_is_an_error(bed: Bed) -> None:
 
     assert await sweep(bed) >= 1
 
-    with pytest.raises(RunSweptError) as said:
+    with pytest.raises(RunSweptError) as caught:
         await bed.result(run_id)
-    assert (said.value.run_id, said.value.status) == (run_id, "COMPLETED")
+    assert (caught.value.run_id, caught.value.status) == (run_id, "COMPLETED")
     asker = Caller(agent.tenant, "crm", sees="tenant")
     with pytest.raises(RunSweptError, match="ended COMPLETED and was swept"):
         await bed.runtime.front.result(asker, run_id)
@@ -130,16 +130,16 @@ async def test_an_open_run_keeps_its_rows(bed: Bed) -> None:
 async def test_a_run_with_retention_none_is_deleted_at_once(bed: Bed) -> None:
     """With retention NONE, whatever the host's retention is."""
     agent = await bed.serve(shout)
-    kept = await bed.submit(agent, "kept")
-    gone = await bed.submit(agent, "gone", retention=HistoryRetention.NONE)
-    for run_id in (kept, gone):
+    kept_id = await bed.submit(agent, "kept")
+    deleted_id = await bed.submit(agent, "gone", retention=HistoryRetention.NONE)
+    for run_id in (kept_id, deleted_id):
         await bed.ended(run_id)
     await asyncio.sleep(0.01)
 
     await sweep_all(bed.runtime.store, older_than_s=3600)
 
-    assert (await bed.row(gone)).swept
-    assert await bed.result(kept) == "KEPT"
+    assert (await bed.row(deleted_id)).swept
+    assert await bed.result(kept_id) == "KEPT"
 
 
 @pytest.mark.item(487)

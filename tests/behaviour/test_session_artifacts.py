@@ -55,19 +55,19 @@ async def test_an_artifact_is_read_as_it_was_put(bed: Bed, app: str) -> None:
 
         await own.put("a:raw:b", b"second", kind="raw")
         await own.put("a:raw:b", b"first", kind="raw")
-        found = await own.list()
-        assert [(one.name, one.kind, one.run_id) for one in found] == [
+        artifacts = await own.list()
+        assert [(artifact.name, artifact.kind, artifact.run_id) for artifact in artifacts] == [
             ("a:raw:b", "raw", None),
             ("large", "debug", None),
         ]
-        assert found[0].ref == ref
+        assert artifacts[0].ref == ref
         assert len(await own.pins()) == 2
         assert await other.list() == []
         with pytest.raises(UnknownArtifactError, match=r"'large'"):
             await whole(other, "large")
         assert await own.delete("large")
         assert not await own.delete("large")
-        assert [one.name for one in await own.list()] == ["a:raw:b"]
+        assert [artifact.name for artifact in await own.list()] == ["a:raw:b"]
 
 
 async def test_invalid_names_and_kinds_are_refused(bed: Bed, app: str) -> None:
@@ -85,7 +85,7 @@ async def test_invalid_names_and_kinds_are_refused(bed: Bed, app: str) -> None:
         with pytest.raises(ContractError, match="ordinary, debug, raw"):
             await own.put("x", b"x", kind=odd)
         await own.put("ä" * 450, b"x", run_id=(await talks.start("1", session_id="s")).run_id)
-        assert [one.name for one in await own.list()] == ["ä" * 450]
+        assert [artifact.name for artifact in await own.list()] == ["ä" * 450]
 
 
 @pytest.mark.item(353, 382)
@@ -126,17 +126,17 @@ async def test_runs_of_a_session_share_its_names(bed: Bed, app: str) -> None:
         [spawned] = await runs[0].children()
         assert (await runs[0].inspect_child(spawned)).artifacts == ["found.txt", "trace"]
         own = talks.artifacts("s")
-        assert {one.run_id for one in await own.list()} == {spawned}
+        assert {artifact.run_id for artifact in await own.list()} == {spawned}
         assert await own.list(run_id=runs[0].run_id) == []
 
         await own.put("found.txt", b"a dragon")
-        assert [one.ref.size_bytes for one in await own.list(run_id=spawned)] == [7, 10]
+        assert [artifact.ref.size_bytes for artifact in await own.list(run_id=spawned)] == [7, 10]
         store = talks.runtime.store.data.artifacts.of(
             talks.tenant, agent_scope(talks.agent_id("s"))
         )
         ids = {pin.ref.id for pin in await store.pins()}
-        gone = await talks.delete_session("s")
-        assert gone["artifacts"]["artifacts"] == len(ids) == 3
+        deletion = await talks.delete_session("s")
+        assert deletion["artifacts"]["artifacts"] == len(ids) == 3
         assert await store.pins() == []
         assert [await store.stat(id_) for id_ in ids] == [None] * 3
         assert await whole(talks.artifacts("t"), "found.txt") == b"a whale"
@@ -156,7 +156,7 @@ async def test_a_crash_at_any_call_of_a_put_leaves_no_partial_content(
             talks.tenant, agent_scope(talks.agent_id("s"))
         )
         run_id = RunId("f" * 32)
-        seen, faults = set(), Faults(nth=-1, manner=manner)
+        contents, faults = set(), Faults(nth=-1, manner=manner)
         for nth in range(20):
             old, new = f"old {nth}".encode(), f"new {nth}".encode()
             await own.put("report", old, run_id=run_id)
@@ -171,7 +171,7 @@ async def test_a_crash_at_any_call_of_a_put_leaves_no_partial_content(
             dying.cancel()
             putting.cancel()
             await talks.runtime.store.data.artifacts.collect(grace_s=0)
-            seen.add(name := await whole(own, "report"))
+            contents.add(name := await whole(own, "report"))
             assert name in {old, new}
             assert all([await store.stat(pin.ref.id) for pin in await store.pins()])
             if not died.is_set():
@@ -181,7 +181,7 @@ async def test_a_crash_at_any_call_of_a_put_leaves_no_partial_content(
             assert len(await own.pins()) == 2
         assert nth == 7, faults.calls
         assert {*faults.calls} == {"store", "pin", "pins", "unpin"}
-        assert {text.split()[0] for text in seen} == {b"old", b"new"}
+        assert {text.split()[0] for text in contents} == {b"old", b"new"}
 
 
 async def test_two_concurrent_puts_of_a_name_leave_one(bed: Bed, app: str) -> None:

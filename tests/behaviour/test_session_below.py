@@ -47,16 +47,16 @@ async def test_a_deletion_removes_the_logs_of_runs_below_the_session(bed: Bed) -
             run = await talks.start(f"it in {session}", session_id=session)
             assert await run.result() == f"helped with it in {session}"
             [child] = await run.children()
-            [deep] = [one.run_id for one in await bed.runtime.children(child)]
+            [deep] = [handle.run_id for handle in await bed.runtime.children(child)]
             runs[session] = [child, deep]
-            assert all([await bed.log(one) for one in runs[session]])
-        gone = await talks.delete_session("s")
-        assert gone["children"] == {"logs": 2}
+            assert all([await bed.log(run_id) for run_id in runs[session]])
+        deletion = await talks.delete_session("s")
+        assert deletion["children"] == {"logs": 2}
         for run_id in runs["s"]:
             row = await bed.row(run_id)
             assert (row.status, row.swept, row.result) == ("COMPLETED", True, None)
             assert await bed.log(run_id) == []
-        assert all([await bed.log(one) for one in runs["t"]])
+        assert all([await bed.log(run_id) for run_id in runs["t"]])
         assert (await talks.delete_session("t"))["children"] == {"logs": 2}
 
 
@@ -73,7 +73,7 @@ async def test_a_deletion_removes_the_turns_of_runs_below_the_session(
     await bed.runtime.register(clerk)
     transcripts = bed.runtime.store.data.transcripts
 
-    async def said() -> list[str]:
+    async def stored_texts() -> list[str]:
         return [
             turn.message.text
             for info in await transcripts.sessions(clerk.id)
@@ -86,13 +86,13 @@ async def test_a_deletion_removes_the_turns_of_runs_below_the_session(
             await run.result()
             if is_swept:
                 await bed.runtime.store.retention.sweep_these(await run.children())
-        assert sorted(set(await said())) == [
+        assert sorted(set(await stored_texts())) == [
             "clerk: it in s",
             "clerk: it in t",
             "it in s",
             "it in t",
         ]
         await talks.delete_session("s")
-        assert await said() == ["it in t", "clerk: it in t"]
+        assert await stored_texts() == ["it in t", "clerk: it in t"]
         await talks.delete_session("t")
         assert await transcripts.sessions(clerk.id) == []

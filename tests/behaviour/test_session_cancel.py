@@ -10,7 +10,7 @@ import pytest
 
 from actors.sessions import AgentRuntime
 from tests.behaviour.bed import LIMIT_S
-from tests.behaviour.talks import all_of, past_of, said, sessions_on, types_of
+from tests.behaviour.talks import all_of, past_of, payload_of, sessions_on, types_of
 
 if TYPE_CHECKING:
     from actors._kernel.agent.message import Message
@@ -39,16 +39,16 @@ class Slow:
         await asyncio.Event().wait()
 
 
-async def read(talks: AgentRuntime, asked: asyncio.Event) -> list[SessionEvent]:
+async def read(talks: AgentRuntime, cancel_seen: asyncio.Event) -> list[SessionEvent]:
     """Read a session until a run of it was cancelled; set the event when a cancel is requested."""
-    seen: list[SessionEvent] = []
+    read_events: list[SessionEvent] = []
     async with aclosing(talks.tail_session("s")) as events:
         async for event in events:
-            seen.append(event)
+            read_events.append(event)
             if event.type == "cancel_requested":
-                asked.set()
+                cancel_seen.set()
             if event.type == "run_cancelled":
-                return seen
+                return read_events
     raise AssertionError("the tail ended")
 
 
@@ -62,25 +62,28 @@ async def test_every_reader_gets_the_cancel_request_of_a_run(bed: Bed) -> None:
         AgentRuntime(runtime=client, app=talks.app) as theirs,
     ):
         run = await talks.start("1", session_id="s")
-        asked = [asyncio.Event(), asyncio.Event()]
+        cancels_seen = [asyncio.Event(), asyncio.Event()]
         readers = [
-            asyncio.ensure_future(read(*one)) for one in zip((talks, theirs), asked, strict=True)
+            asyncio.ensure_future(read(*pair))
+            for pair in zip((talks, theirs), cancels_seen, strict=True)
         ]
         async with asyncio.timeout(LIMIT_S):
             await slow.begun.wait()
             done = await (await theirs.run(run.run_id)).cancel(reason="enough", timeout_s=0.01)
             await run.cancel(reason="really", timeout_s=0.01)
             assert (done.status, done.has_ended) == ("running", False)
-            for one in asked:
-                await one.wait()
+            for event in cancels_seen:
+                await event.wait()
             slow.may_stop.set()
-            seen = [await reader for reader in readers]
+            event_lists = [await reader for reader in readers]
         own = await all_of(run)
         replayed = await past_of(talks, "s")
-        told = ["loop_started", "cancel_requested", "message", "run_cancelled"]
-        assert [types_of(some) for some in (*seen, replayed)] == [told] * 3
-        assert sorted(types_of(own)) == sorted([*told, "cancel_timeout"])
-        assert [said(some[1]) for some in (*seen, replayed)] == [{"reason": "enough"}] * 3
+        types = ["loop_started", "cancel_requested", "message", "run_cancelled"]
+        assert [types_of(some) for some in (*event_lists, replayed)] == [types] * 3
+        assert sorted(types_of(own)) == sorted([*types, "cancel_timeout"])
+        assert [payload_of(some[1]) for some in (*event_lists, replayed)] == [
+            {"reason": "enough"}
+        ] * 3
         assert own[-1].type == "run_cancelled"
         rest = await past_of(talks, "s", replayed[1].event_id)
         assert types_of(rest) == ["message", "run_cancelled"]
@@ -98,7 +101,7 @@ async def test_an_interrupting_message_requests_a_cancel_of_the_run(bed: Bed) ->
         second = await talks.start("2", session_id="s", on_conflict="interrupt")
         await first.wait()
         events = await past_of(talks, "s")
-        own = [one for one in events if one.run_id == first.run_id]
+        own = [event for event in events if event.run_id == first.run_id]
         assert types_of(own) == ["loop_started", "cancel_requested", "message", "run_cancelled"]
         order = types_of(events)
         assert order.index("cancel_requested") < order.index("run_queued")

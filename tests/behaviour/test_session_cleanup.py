@@ -17,7 +17,7 @@ from actors._kernel.stores.memory import NewMemory
 from actors._sessions.cleanup import delete_idle, delete_session
 from actors.errors import ContractError
 from actors.sessions import AgentRuntime, UnknownSessionError
-from tests.behaviour.talks import Echo, said_in, sessions_on
+from tests.behaviour.talks import Echo, path_texts, sessions_on
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ async def some_artifacts(talks: AgentRuntime, session: str) -> None:
 
 async def names(talks: AgentRuntime, session: str) -> list[str]:
     """Return the names of a session's artifacts."""
-    return [one.name for one in await talks.artifacts(session).list()]
+    return [artifact.name for artifact in await talks.artifacts(session).list()]
 
 
 @pytest.mark.item(386, 388)
@@ -74,25 +74,26 @@ async def test_debug_and_raw_artifacts_are_deleted_and_others_only_with_a_flag(
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         for session in ("s", "t"):
             await some_artifacts(talks, session)
-        looked = await talks.cleanup_artifacts()
-        assert looked.is_dry_run
-        assert [(one.session_id, one.name, one.size_bytes) for one in looked.candidates] == [
-            ("s", "trace", 10),
-            ("s", "answer", 20),
-            ("t", "trace", 10),
-            ("t", "answer", 20),
+        preview = await talks.cleanup_artifacts()
+        assert preview.is_dry_run
+        assert [
+            (candidate.session_id, candidate.name, candidate.size_bytes)
+            for candidate in preview.candidates
+        ] == [("s", "trace", 10), ("s", "answer", 20), ("t", "trace", 10), ("t", "answer", 20)]
+        assert preview.size_bytes == 60
+        assert [candidate.reason for candidate in preview.candidates[:2]] == [
+            "kind debug",
+            "kind raw",
         ]
-        assert looked.size_bytes == 60
-        assert [one.reason for one in looked.candidates[:2]] == ["kind debug", "kind raw"]
         whole = await talks.cleanup_artifacts("s", include_all=True)
-        assert [one.reason for one in whole.candidates][
+        assert [candidate.reason for candidate in whole.candidates][
             -1
         ] == "kind ordinary, which include_all takes"
         assert await names(talks, "s") == ["answer", "report", "trace"]
 
-        gone = await talks.cleanup_artifacts("s", dry_run=False)
-        assert not gone.is_dry_run
-        assert gone.candidates == looked.candidates[:2]
+        removal = await talks.cleanup_artifacts("s", dry_run=False)
+        assert not removal.is_dry_run
+        assert removal.candidates == preview.candidates[:2]
         assert await names(talks, "s") == ["report"]
         assert await names(talks, "t") == ["answer", "report", "trace"]
         await talks.cleanup_artifacts(dry_run=False, include_all=True)
@@ -108,19 +109,19 @@ async def test_age_and_bytes_limit_the_deletion(bed: Bed, app: str) -> None:
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         await some_artifacts(talks, "s")
 
-        async def chosen(**given: Any) -> list[str]:
-            found = await talks.cleanup_artifacts("s", include_all=True, **given)
-            return [one.name for one in found.candidates]
+        async def candidate_names(**options: Any) -> list[str]:
+            report = await talks.cleanup_artifacts("s", include_all=True, **options)
+            return [candidate.name for candidate in report.candidates]
 
-        assert await chosen(max_bytes=60) == []
-        assert await chosen(max_bytes=59) == ["trace"]
-        assert await chosen(max_bytes=49) == ["trace", "answer"]
-        assert await chosen(max_bytes=0) == ["trace", "answer", "report"]
-        assert await chosen(older_than=DAY) == []
-        assert await chosen(older_than=DAY, max_bytes=0) == []
-        found = await talks.cleanup_artifacts("s", max_bytes=15)
-        assert [one.name for one in found.candidates] == ["trace", "answer"]
-        assert found.candidates[0].reason == "kind debug; the others would have more than 15 bytes"
+        assert await candidate_names(max_bytes=60) == []
+        assert await candidate_names(max_bytes=59) == ["trace"]
+        assert await candidate_names(max_bytes=49) == ["trace", "answer"]
+        assert await candidate_names(max_bytes=0) == ["trace", "answer", "report"]
+        assert await candidate_names(older_than=DAY) == []
+        assert await candidate_names(older_than=DAY, max_bytes=0) == []
+        report = await talks.cleanup_artifacts("s", max_bytes=15)
+        assert [candidate.name for candidate in report.candidates] == ["trace", "answer"]
+        assert report.candidates[0].reason == "kind debug; the others would have more than 15 bytes"
         for wrong in ({"max_bytes": -1}, {"older_than": -DAY}):
             with pytest.raises(ContractError, match="0 or more"):
                 await talks.cleanup_artifacts(**wrong)
@@ -153,8 +154,8 @@ class Boss:
     async def run(self, ctx: RunContext, inbox: list[Message]) -> list[str]:
         """Join the children that end."""
         ended = []
-        said = str(inbox[0].payload)
-        for word in [word for word in WORDS if word in said or word == "helper"]:
+        text = str(inbox[0].payload)
+        for word in [word for word in WORDS if word in text or word == "helper"]:
             handle = await ctx.spawn(
                 self.worker.id.type,
                 word,
@@ -187,40 +188,45 @@ async def test_logs_of_completed_tasks_are_deleted_and_others_only_with_a_flag(
     bed: Bed, app: str, tmp_path: Path
 ) -> None:
     """Of one project. The rows stay as tombstones with their status; a second clean-up finds nothing."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
+    folder, other_folder = tmp_path / "here", tmp_path / "there"
+    folder.mkdir()
+    other_folder.mkdir()
     boss = await boss_on(bed)
-    async with sessions_on(bed, {"normal": boss}, app=app, project_dir=here) as talks:
+    async with sessions_on(bed, {"normal": boss}, app=app, project_dir=folder) as talks:
         runs = await worked(bed, talks, "s", "done fails hangs")
-        async with sessions_on(bed, None, app=app, project_dir=there) as others:
+        async with sessions_on(bed, None, app=app, project_dir=other_folder) as others:
             await worked(bed, others, "t", "done")
 
-        looked = await talks.cleanup_project_tasks(here)
-        [one] = looked.candidates
-        assert (one.run_id, one.session_id, one.task) == (runs["done"], "s", "card done")
-        assert (one.status, one.reason) == (RunStatus.COMPLETED, "task completed")
-        assert one.entries == len(await bed.log(runs["done"]))
-        assert looked.size_bytes == one.size_bytes > 0
+        preview = await talks.cleanup_project_tasks(folder)
+        [candidate] = preview.candidates
+        assert (candidate.run_id, candidate.session_id, candidate.task) == (
+            runs["done"],
+            "s",
+            "card done",
+        )
+        assert (candidate.status, candidate.reason) == (RunStatus.COMPLETED, "task completed")
+        assert candidate.entries == len(await bed.log(runs["done"]))
+        assert preview.size_bytes == candidate.size_bytes > 0
 
-        async def chosen(**given: Any) -> set[str]:
-            found = await talks.cleanup_project_tasks(str(here), **given)
-            return {task.task for task in found.candidates}
+        async def candidate_tasks(**options: Any) -> set[str]:
+            report = await talks.cleanup_project_tasks(str(folder), **options)
+            return {task.task for task in report.candidates}
 
-        assert await chosen(include_failed=True) == {"card done", "card fails"}
-        assert await chosen(include_cancelled=True) == {"card done", "card hangs"}
-        assert await chosen(include_failed=True, older_than=DAY) == set()
+        assert await candidate_tasks(include_failed=True) == {"card done", "card fails"}
+        assert await candidate_tasks(include_cancelled=True) == {"card done", "card hangs"}
+        assert await candidate_tasks(include_failed=True, older_than=DAY) == set()
         assert await bed.log(runs["done"]), "a dry run removes nothing"
 
-        gone = await talks.cleanup_project_tasks(here, dry_run=False)
-        assert gone.candidates == looked.candidates
+        removal = await talks.cleanup_project_tasks(folder, dry_run=False)
+        assert removal.candidates == preview.candidates
         row = await bed.row(runs["done"])
         assert (row.status, row.swept) == (RunStatus.COMPLETED, True)
-        left = [word for word, run in runs.items() if not (await bed.row(run)).swept]
-        assert left == ["fails", "hangs", "helper"]
-        assert await chosen() == set()
+        remaining = [word for word, run in runs.items() if not (await bed.row(run)).swept]
+        assert remaining == ["fails", "hangs", "helper"]
+        assert await candidate_tasks() == set()
         assert {
-            one.session_id for one in (await talks.cleanup_project_tasks(there)).candidates
+            candidate.session_id
+            for candidate in (await talks.cleanup_project_tasks(other_folder)).candidates
         } == {"t"}
         assert (await talks.cleanup_project_tasks("/nowhere/at/all")).candidates == ()
 
@@ -240,24 +246,26 @@ async def test_clean_up_never_deletes_memories_boards_or_nodes(bed: Bed, app: st
         tenant = bed.runtime.memory(talks.tenant)
         await tenant.put(NewMemory(id="m1", about="project:whales", text="whales are large"))
 
-        async def kept() -> str:
+        async def stored_digest() -> str:
             store, digest = bed.runtime.store, hashlib.sha256()
             workers = [(await bed.row(run)).agent_id for run in runs.values()]
             memories = await tenant.page(limit=1000)
             assert len(memories) >= 3
             digest.update(repr(memories).encode())
             digest.update(repr(await boards.get_boards("s")).encode())
-            for one in [agent, *workers]:
-                for info in await store.data.transcripts.sessions(one):
-                    digest.update(repr(await store.data.transcripts.page(one, info.name)).encode())
+            for agent_id in [agent, *workers]:
+                for info in await store.data.transcripts.sessions(agent_id):
+                    digest.update(
+                        repr(await store.data.transcripts.page(agent_id, info.name)).encode()
+                    )
             digest.update(repr(await talks.path("s")).encode())
             return digest.hexdigest()
 
-        before = await kept()
+        before = await stored_digest()
         tasks = await talks.cleanup_project_tasks(talks.project, False, True, True, timedelta(0))
         artifacts = await talks.cleanup_artifacts(None, False, True, timedelta(0), 0)
         assert (len(tasks.candidates), len(artifacts.candidates)) == (3, 1)
-        assert await kept() == before
+        assert await stored_digest() == before
 
 
 async def test_idle_sessions_are_deleted_and_no_others(bed: Bed, app: str) -> None:
@@ -277,8 +285,8 @@ async def test_idle_sessions_are_deleted_and_no_others(bed: Bed, app: str) -> No
 
         assert await delete_idle(bed.runtime, talks.tenant, app, ttl=DAY) == 0
         later = bed.runtime.clock.now() + timedelta(minutes=1)
-        found = await store.idle(talks.tenant, app, before=later)
-        assert {one.key for one in found} == {"idle", "begun", "used"}
+        sessions = await store.idle(talks.tenant, app, before=later)
+        assert {session.key for session in sessions} == {"idle", "begun", "used"}
         assert await delete_idle(bed.runtime, talks.tenant, app, ttl=-timedelta(minutes=1)) == 3
         for key in ("idle", "begun", "used"):
             with pytest.raises(UnknownSessionError):
@@ -286,7 +294,7 @@ async def test_idle_sessions_are_deleted_and_no_others(bed: Bed, app: str) -> No
         assert await names(talks, "idle") == []
         gate.set()
         await waiting.result()
-        assert await said_in(talks, "open") == ["wait", "echo: wait"]
+        assert await path_texts(talks, "open") == ["wait", "echo: wait"]
 
 
 async def test_a_host_of_an_app_deletes_long_idle_sessions(bed: Bed, app: str) -> None:

@@ -16,7 +16,7 @@ from actors.testing import FunctionModel, ModelReply, ScriptedModel
 from compose._commands.sessions.look import lines_of_blocks
 from compose._web.pages.cards import message_card
 from tests.behaviour.bed import FAST, LIMIT_S
-from tests.behaviour.talks import Echo, all_of, past_of, said, sessions_on, types_of
+from tests.behaviour.talks import Echo, all_of, past_of, payload_of, sessions_on, types_of
 
 if TYPE_CHECKING:
     from actors.sessions import AgentRuntime
@@ -66,12 +66,12 @@ async def test_every_reader_sees_every_event_once(bed: Bed, app: str) -> None:
     async with sessions_on(bed, echo.agent(), app=app) as talks:
 
         async def read() -> list[SessionEvent]:
-            seen: list[SessionEvent] = []
+            read_events: list[SessionEvent] = []
             async with aclosing(talks.tail_session("s", live=False)) as events:
                 async for event in events:
-                    seen.append(event)
-                    if [one.type for one in seen].count("run_completed") == 2:
-                        return seen
+                    read_events.append(event)
+                    if [event.type for event in read_events].count("run_completed") == 2:
+                        return read_events
             raise AssertionError("the tail ended")
 
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
@@ -105,14 +105,14 @@ async def test_a_following_reader_can_continue_after_any_event(bed: Bed, app: st
         assert last == "completed"
         whole = await past_of(talks, "s")
         for index, event in enumerate(stored):
-            wanted, seen = whole[index + 1 :], list[SessionEvent]()
+            rest, read_events = whole[index + 1 :], list[SessionEvent]()
             async with (
                 asyncio.timeout(LIMIT_S),
                 aclosing(talks.tail_session("s", cursor=event.event_id, live=False)) as events,
             ):
-                while len(seen) < len(wanted):
-                    seen.append(await anext(events))
-            assert sorted(map(content_of, seen)) == sorted(map(content_of, wanted))
+                while len(read_events) < len(rest):
+                    read_events.append(await anext(events))
+            assert sorted(map(content_of, read_events)) == sorted(map(content_of, rest))
 
 
 @pytest.mark.item(375)
@@ -139,7 +139,7 @@ async def test_pieces_of_an_answer_come_live_and_are_not_stored(bed: Bed, app: s
         gate.set()
         events = await reading
         pieces = [event for event in events if event.type == "text_delta"]
-        assert "".join(said(event)["text"] for event in pieces) == "echo: one two three"
+        assert "".join(payload_of(event)["text"] for event in pieces) == "echo: one two three"
         assert {event.event_id for event in pieces} == {None}
         assert "text_delta" not in {event.type for event in await past_of(talks, "s")}
 
@@ -153,13 +153,13 @@ async def test_an_answer_that_a_limit_cut_off_says_so(bed: Bed, app: str) -> Non
         answers = [
             event
             for event in await past_of(talks, "s")
-            if event.type == "message" and said(event)["role"] == "assistant"
+            if event.type == "message" and payload_of(event)["role"] == "assistant"
         ]
         [first, _] = answers
-        assert [said(event).get("stopped") for event in answers] == ["length", None]
-        card = message_card("1", "assistant", said(first)["content"], first.at)
+        assert [payload_of(event).get("stopped") for event in answers] == ["length", None]
+        card = message_card("1", "assistant", payload_of(first)["content"], first.at)
         assert (card.text, card.extra) == ("one two", ("cut_off",))
-        message = ChatMessage(role="assistant", content=said(first)["content"])
+        message = ChatMessage(role="assistant", content=payload_of(first)["content"])
         assert [*lines_of_blocks(message)] == ["(a limit of tokens cut the answer off)"]
 
 
@@ -177,22 +177,24 @@ async def test_a_late_reader_gets_the_text_so_far_once(bed: Bed, app: str) -> No
             await begun.wait()
 
         async def read() -> list[SessionEvent]:
-            seen: list[SessionEvent] = []
+            read_events: list[SessionEvent] = []
             async with aclosing(talks.tail_session("s")) as events:
                 async for event in events:
-                    seen.append(event)
+                    read_events.append(event)
                     if event.type == "text_snapshot":
                         go_on.set()
                     if event.type == "run_completed":
                         break
-            return seen
+            return read_events
 
         async with asyncio.timeout(LIMIT_S):
-            seen = await read()
-        shown = [event for event in seen if event.type in ("text_snapshot", "text_delta")]
-        assert [event.type for event in shown].count("text_snapshot") == 1
-        assert shown[0].type == "text_snapshot"
-        assert "".join(said(event)["text"] for event in shown) == "echo: one two three"
+            read_events = await read()
+        text_events = [
+            event for event in read_events if event.type in ("text_snapshot", "text_delta")
+        ]
+        assert [event.type for event in text_events].count("text_snapshot") == 1
+        assert text_events[0].type == "text_snapshot"
+        assert "".join(payload_of(event)["text"] for event in text_events) == "echo: one two three"
         await run.result()
 
 
@@ -205,16 +207,16 @@ async def test_a_repeated_answer_starts_with_an_empty_snapshot(bed: Bed, app: st
 
     agent = ReActAgent("again", model=FunctionModel(reply))
     async with sessions_on(bed, agent, app=app, retry=FAST) as talks:
-        seen = await all_of(await talks.start("hello", session_id="s"))
-    shown = ""
-    for event in seen:
+        read_events = await all_of(await talks.start("hello", session_id="s"))
+    text = ""
+    for event in read_events:
         if (
             event.type == "text_snapshot"
         ):  # empty in front of the second try; or all so far, for a late reader
-            shown = said(event)["text"]
+            text = payload_of(event)["text"]
         elif event.type == "text_delta":
-            shown += said(event)["text"]
-    assert shown in ("whole answer", "")
+            text += payload_of(event)["text"]
+    assert text in ("whole answer", "")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from actors.sessions import AgentRuntime
 from tests.behaviour.bed import LIMIT_S
-from tests.behaviour.talks import Echo, past_of, said_in, sessions_on, types_of
+from tests.behaviour.talks import Echo, past_of, path_texts, sessions_on, types_of
 
 if TYPE_CHECKING:
     from actors._kernel.agent.message import Message
@@ -57,7 +57,7 @@ async def test_a_run_cancelled_without_a_live_host_has_all_its_end_events(
             "message",
             "run_cancelled",
         ]
-        assert await said_in(talks, "s") == ["1"]
+        assert await path_texts(talks, "s") == ["1"]
 
 
 @pytest.mark.item(374, 382)
@@ -65,16 +65,16 @@ async def test_a_reader_survives_the_deletion_of_its_session(bed: Bed, app: str)
     """It was slow, and had read a part. It then reads the new session of that id, from its start."""
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         await (await talks.start("1", session_id="s")).result()
-        seen: list[SessionEvent] = []
+        read_events: list[SessionEvent] = []
         async with asyncio.timeout(LIMIT_S), aclosing(talks.tail_session("s")) as events:
-            seen.append(await anext(events))
+            read_events.append(await anext(events))
             await talks.delete_session("s")
             run = await talks.start("2", session_id="s")
             async for event in events:
-                seen.append(event)
+                read_events.append(event)
                 if (event.type, event.run_id) == ("run_completed", run.run_id):
                     break
-        own = [event for event in seen if event.run_id == run.run_id]
+        own = [event for event in read_events if event.run_id == run.run_id]
         assert types_of(own) == ["loop_started", "message", "message", "run_completed"]
 
 
@@ -92,6 +92,6 @@ async def test_a_joining_message_of_another_process_is_read_at_once(bed: Bed, ap
         gate.set()
         await first.result()
         async with asyncio.timeout(LIMIT_S):
-            while len(await said_in(talks, "s")) < 4:  # noqa: ASYNC110 - of a run that nobody holds
+            while len(await path_texts(talks, "s")) < 4:  # noqa: ASYNC110 - of a run that nobody holds
                 await asyncio.sleep(0.01)
-        assert await said_in(talks, "s") == ["1", "echo: 1", "2", "echo: 2"]
+        assert await path_texts(talks, "s") == ["1", "echo: 1", "2", "echo: 2"]

@@ -14,7 +14,7 @@ from actors._kernel.runtime.scheduler import RetryPolicy
 from actors.agents import ReActAgent
 from actors.sessions import UserMessage
 from actors.testing import ModelReply, ScriptedModel
-from tests.behaviour.talks import Echo, all_of, past_of, said_in, sessions_on, types_of
+from tests.behaviour.talks import Echo, all_of, past_of, path_texts, sessions_on, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +51,10 @@ async def test_a_message_is_a_node_when_its_run_is_cancelled_in_its_first_answer
         [node] = await talks.path("s")
         assert (node.message.text, node.run_id) == ("1", run.run_id)
         assert (await talks.session("s")).head == node.id
-        said = [one for one in await past_of(talks, "s") if one.run_id == run.run_id]
-        assert types_of(said) == ["loop_started", "cancel_requested", "message", "run_cancelled"]
-        assert [one.node_id for one in said] == [None, None, node.id, None]
-        again = [one for one in await past_of(talks, "s", said[2].event_id) if one.seq >= 0]
+        events = [event for event in await past_of(talks, "s") if event.run_id == run.run_id]
+        assert types_of(events) == ["loop_started", "cancel_requested", "message", "run_cancelled"]
+        assert [event.node_id for event in events] == [None, None, node.id, None]
+        again = [event for event in await past_of(talks, "s", events[2].event_id) if event.seq >= 0]
         assert types_of(again)[-1] == "run_cancelled"
         assert "message" not in types_of(again)
         assert await (await talks.start("3", session_id="s")).result() == "echo: 3"
@@ -77,10 +77,10 @@ async def test_a_message_is_a_node_when_its_run_fails_before_a_model_call(
         message = UserMessage(content=tuple(blocks))
         failed = await talks.start(message, session_id="s", mode="broken")
         assert types_of(await all_of(failed))[-2:] == ["message", "run_failed"]
-        heard = (await talks.path("s"))[-1]
-        assert (heard.parent, heard.message.content) == (first.id, blocks)
+        node = (await talks.path("s"))[-1]
+        assert (node.parent, node.message.content) == (first.id, blocks)
         await (await talks.start("2", session_id="s")).result()
-        assert await said_in(talks, "s") == ["1", "echo: 1", "look", "2", "echo: 2"]
+        assert await path_texts(talks, "s") == ["1", "echo: 1", "look", "2", "echo: 2"]
 
 
 async def test_a_message_that_a_guard_blocks_is_a_node_and_in_no_window(bed: Bed, app: str) -> None:
@@ -96,7 +96,7 @@ async def test_a_message_that_a_guard_blocks_is_a_node_and_in_no_window(bed: Bed
         failed = await talks.start("bad", session_id="s")
         assert types_of(await all_of(failed))[-2:] == ["message", "run_failed"]
         await (await talks.start("good", session_id="s")).result()
-        assert await said_in(talks, "s") == ["bad", "good", "echo: good"]
+        assert await path_texts(talks, "s") == ["bad", "good", "echo: good"]
         assert echo.asked == [["good"]]
 
 
@@ -129,11 +129,13 @@ async def test_the_next_window_has_what_was_done_and_shown_before_a_stop(
         assert roles == ["user", "assistant", "tool", "assistant"]
         assert (path[-1].message.text, path[-1].run_id) == ("I have ", run.run_id)
         assert (await talks.session("s")).head == path[-1].id
-        [*_, last, end] = [one for one in await past_of(talks, "s") if one.run_id == run.run_id]
+        [*_, last, end] = [
+            event for event in await past_of(talks, "s") if event.run_id == run.run_id
+        ]
         assert (last.node_id, end.type) == (path[-1].id, "run_cancelled")
         assert isinstance(last.payload, dict)
         assert (last.payload["text"], last.payload["stopped"]) == ("I have ", "cancelled")
         await (await talks.start("go on", session_id="s")).result()
-        asked = model.asked[-1].messages
-        assert [one.role for one in asked] == [*roles, "user"]
-        assert (asked[2].content[0].text, asked[3].text) == ("booked Monday", "I have ")
+        window = model.asked[-1].messages
+        assert [message.role for message in window] == [*roles, "user"]
+        assert (window[2].content[0].text, window[3].text) == ("booked Monday", "I have ")

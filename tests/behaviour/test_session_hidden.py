@@ -11,7 +11,7 @@ from actors._kernel.hidden import HIDDEN, HiddenNames
 from actors._kernel.runtime.ids import AgentId
 from actors.agents import ReActAgent
 from actors.testing import FunctionModel, ModelReply
-from tests.behaviour.talks import all_of, past_of, said, sessions_on
+from tests.behaviour.talks import all_of, past_of, payload_of, sessions_on
 
 if TYPE_CHECKING:
     from actors._kernel.agent.agent import Agent
@@ -55,7 +55,7 @@ def answer(messages: Any, options: Any = None) -> ModelReply:
     return ModelReply(calls=[ToolCall(id="c1", name="login", arguments=arguments)])
 
 
-def shown(events: list[SessionEvent]) -> str:
+def text_of(events: list[SessionEvent]) -> str:
     """Return all events that readers get."""
     return "\n".join(event.model_dump_json() for event in events)
 
@@ -73,21 +73,21 @@ async def test_values_under_certain_names_are_in_no_event(bed: Bed) -> None:
     async with sessions_on(bed, modes, app=bed.name().type) as talks:
         run = await talks.start("log me in", session_id="s")
         live = await all_of(run)
-        by_type = {event.type: said(event) for event in live}
+        by_type = {event.type: payload_of(event) for event in live}
         assert by_type["tool_started"]["arguments"] == {"user": "me", "password": HIDDEN}
-        known = {"user": "me", "Access-Token": HIDDEN, "ok": True}
-        assert by_type["tool_finished"]["result"]["structured"] == known
+        structured = {"user": "me", "Access-Token": HIDDEN, "ok": True}
+        assert by_type["tool_finished"]["result"]["structured"] == structured
         boss = await talks.start("you do it", session_id="s", mode="boss")
         above = await all_of(boss)
         [child] = await boss.children()
         below = [event async for event in boss.child_events(child)]
         inspected = (await boss.inspect_child(child)).events
         everything = [*live, *above, *below, *inspected, *await past_of(talks, "s")]
-        assert CANARY not in shown(everything)
-        assert all(HIDDEN in shown(some) for some in (live, above, below, inspected))
+        assert CANARY not in text_of(everything)
+        assert all(HIDDEN in text_of(some) for some in (live, above, below, inspected))
         assert CANARY in str([node.message for node in await talks.path("s")])
 
         bed.runtime.hidden_names = HiddenNames("us er, USER")
-        text = shown(await past_of(talks, "s"))
+        text = text_of(await past_of(talks, "s"))
         assert '"user":"me"' not in text
         assert CANARY in text

@@ -13,7 +13,7 @@ from actors.agents import ReActAgent
 from actors.errors import ContractError
 from actors.testing import FunctionModel, ModelReply, ScriptedModel
 from compose._web.pages.cards import cards_of_nodes
-from tests.behaviour.talks import all_of, past_of, said, sessions_on
+from tests.behaviour.talks import all_of, past_of, payload_of, sessions_on
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,9 +61,9 @@ async def test_an_inner_conversation_and_a_system_text_are_no_answers(bed: Bed, 
     system = ("system", "It is secret kind, 0 tools.")
     rest = [("user", "the question"), ("assistant", ""), ("tool", ""), ("assistant", "the answer")]
     for events in (live, past):
-        messages = [said(event) for event in events if event.type == "message"]
-        assert [(one["role"], one["text"]) for one in messages] == [system, *rest]
-    pieces = [said(event)["text"] for event in live if event.type.startswith("text_")]
+        messages = [payload_of(event) for event in events if event.type == "message"]
+        assert [(message["role"], message["text"]) for message in messages] == [system, *rest]
+    pieces = [payload_of(event)["text"] for event in live if event.type.startswith("text_")]
     assert "".join(pieces) == "the answer"
     assert [(turn.message.role, turn.message.text) for turn in turns] == [system, *rest]
     cards = cards_of_nodes(turns)

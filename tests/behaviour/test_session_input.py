@@ -43,8 +43,8 @@ async def refused(call: Callable[[], Any], *errors: type[Exception]) -> None:
     """Assert that the call, or its first step, raises one of these errors, or another error of the caller."""
 
     async def answer() -> Any:
-        made = call()
-        return await (anext(made) if hasattr(made, "__anext__") else made)
+        awaitable = call()
+        return await (anext(awaitable) if hasattr(awaitable, "__anext__") else awaitable)
 
     async with asyncio.timeout(LIMIT_S):
         with pytest.raises((*errors, ContractError)):
@@ -113,7 +113,7 @@ async def test_a_cursor_of_before_a_deletion_is_refused(talks: AgentRuntime) -> 
         assert await past_of(talks, "s", event.event_id) == stored[n + 1 :]
     for run in runs:
         assert types_of(await all_of(run))[-3:] == ["message", "message", "run_completed"]
-        assert [one async for one in talks.replay_run(run.run_id)][-1].type == "run_completed"
+        assert [event async for event in talks.replay_run(run.run_id)][-1].type == "run_completed"
 
 
 @pytest.mark.item(382, 385)
@@ -133,11 +133,11 @@ async def test_deleted_sessions_runs_and_nodes_are_unknown(talks: AgentRuntime) 
 @pytest.mark.item(382)
 async def test_a_deleted_message_is_not_sent_again(talks: AgentRuntime) -> None:
     """Its id is still known: a repeated send raises that the run is deleted, and creates no session."""
-    said = UserMessage(content=(ContentBlock(type="text", text="once"),), id="m")
-    run = await talks.start(said, session_id="u")
+    message = UserMessage(content=(ContentBlock(type="text", text="once"),), id="m")
+    run = await talks.start(message, session_id="u")
     await run.result()
     await talks.delete_session("u")
-    again = await talks.start(said, session_id="u")
+    again = await talks.start(message, session_id="u")
     assert again.run_id == run.run_id
     await refused(again.result, UnknownRunError)
     assert await all_of(again) == await past_of(talks, "u") == []

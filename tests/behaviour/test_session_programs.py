@@ -58,10 +58,12 @@ async def play_all(bed: Bed, first: int) -> None:
         await stage.open()
         try:
             plays = [Play(calm(dialogues(n, most=16)), stage, f"d{n}.") for n in seeds]
-            found = await asyncio.gather(*(play.play() for play in plays))
+            problems = await asyncio.gather(*(play.play() for play in plays))
         finally:
             await stage.close()
-        wrong = [f"program {n}: {one}" for n, one in zip(seeds, found, strict=True) if one]
+        wrong = [
+            f"program {n}: {problem}" for n, problem in zip(seeds, problems, strict=True) if problem
+        ]
         assert not wrong, "\n".join(wrong)
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tests.behaviour.bed import Bed
 
 
-def asked(model: ScriptedModel) -> list[list[str]]:
+def requests_of(model: ScriptedModel) -> list[list[str]]:
     """Return the texts of each request."""
-    return [[message.text for message in one.messages] for one in model.asked]
+    return [[message.text for message in request.messages] for request in model.asked]
 
 
 async def test_a_run_reads_a_session_once_between_two_waits(
@@ -58,9 +58,9 @@ async def test_a_run_reads_a_session_once_between_two_waits(
     await bed.runtime.signal(run_id, "go")
     early, late = await bed.result(run_id)
 
-    assert asked(model)[4][:3] == ["by hand", "early 0", "yes"]
-    assert asked(model)[5][-2:] == ["from outside", "late 0"]
-    assert asked(model)[-1][-3:] == ["late 38", "yes", "late 39"]
+    assert requests_of(model)[4][:3] == ["by hand", "early 0", "yes"]
+    assert requests_of(model)[5][-2:] == ["from outside", "late 0"]
+    assert requests_of(model)[-1][-3:] == ["late 38", "yes", "late 39"]
     assert early <= 1, "none on a replay"
     assert 1 <= late <= 8
     view = await bed.runtime.store.data.transcripts.view(agent, "s", limit=200)

@@ -32,8 +32,8 @@ from tests.behaviour.talks import (
     failing,
     parent_on,
     past_of,
-    said,
-    said_in,
+    path_texts,
+    payload_of,
     sessions_on,
     types_of,
 )
@@ -60,9 +60,9 @@ async def test_a_text_starts_a_run_and_its_events_end_with_the_run(bed: Bed, app
         events = await all_of(run)
         assert types_of(events) == ["loop_started", "message", "message", "run_completed"]
         assert {event.run_id for event in events} == {run.run_id}
-        assert said(events[-1]) == {"output": "echo: hello"}
+        assert payload_of(events[-1]) == {"output": "echo: hello"}
         assert run.status == "completed"
-        assert await said_in(talks, "s1") == ["hello", "echo: hello"]
+        assert await path_texts(talks, "s1") == ["hello", "echo: hello"]
 
 
 @pytest.mark.item(350, 361, 363)
@@ -110,11 +110,11 @@ async def test_queued_runs_start_in_order_and_a_cancelled_one_never_starts(
         ]
         assert [window[-1] for window in echo.asked] == ["1", "2", "4"]
         assert types_of(await all_of(runs[1]))[:2] == ["run_queued", "loop_started"]
-        ended = [one for one in await past_of(talks, "s") if one.run_id == runs[2].run_id]
-        told = ["run_queued", "cancel_requested", "run_cancelled", "run_dequeued"]
-        assert types_of(ended) == told
+        ended = [event for event in await past_of(talks, "s") if event.run_id == runs[2].run_id]
+        types = ["run_queued", "cancel_requested", "run_cancelled", "run_dequeued"]
+        assert types_of(ended) == types
         reason = {"reason": "not needed"}
-        assert [one.payload for one in ended[:3]] == [{"ahead": 2}, reason, reason]
+        assert [event.payload for event in ended[:3]] == [{"ahead": 2}, reason, reason]
         kinds = await bed.kinds(runs[2].run_id)
         assert kinds == ["run.cancelled"]
 
@@ -133,11 +133,13 @@ async def test_queue_order_and_conversation_survive_the_process(bed: Bed, app: s
     async with sessions_on(bed, after.agent(), app=app) as talks:
         for run in runs:
             assert (await bed.ended(run.run_id)).status == "COMPLETED"
-        assert await said_in(talks, "s") == ["1", "echo: 1", "2", "echo: 2", "3", "echo: 3"]
+        assert await path_texts(talks, "s") == ["1", "echo: 1", "2", "echo: 2", "3", "echo: 3"]
         fourth = await talks.start("4", session_id="s")
         await fourth.result()
         assert after.asked[-1][-3:] == ["3", "echo: 3", "4"]
-        ends = [one.run_id for one in await past_of(talks, "s") if one.type == "run_completed"]
+        ends = [
+            event.run_id for event in await past_of(talks, "s") if event.type == "run_completed"
+        ]
         assert ends == [*(run.run_id for run in runs), fourth.run_id]
 
 
@@ -200,7 +202,7 @@ async def test_the_next_run_continues_from_the_switched_node(bed: Bed, app: str)
         await (await talks.start("x", session_id="other")).result()
         path = await talks.path("s")
         await talks.switch_context("s", path[1].id)
-        assert await said_in(talks, "s") == ["1", "echo: 1"]
+        assert await path_texts(talks, "s") == ["1", "echo: 1"]
         await (await talks.start("3", session_id="s")).result()
         assert echo.asked[-1] == ["1", "echo: 1", "3"]
         await talks.switch_context("s", path[-1].id)
@@ -228,7 +230,7 @@ async def test_a_session_with_open_runs_is_neither_switched_nor_deleted(bed: Bed
             assert caught.value.code == "session_active"
         gate.set()
         await run.result()
-        assert await said_in(talks, "s") == ["1", "echo: 1", "2", "echo: 2"]
+        assert await path_texts(talks, "s") == ["1", "echo: 1", "2", "echo: 2"]
 
 
 @pytest.mark.item(381)
@@ -258,8 +260,8 @@ async def test_a_deleted_session_can_be_created_again(bed: Bed, app: str) -> Non
         await run.result()
         await (await talks.start("kept", session_id="t")).result()
         before = await talks.session("s")
-        gone = await talks.delete_session("s")
-        assert gone["conversations"]["turns"] == 2
+        deletion = await talks.delete_session("s")
+        assert deletion["conversations"]["turns"] == 2
         assert await talks.path("s") == []
         assert [row.agent_id.key for row in await talks.sessions()] == ["t"]
         with pytest.raises(UnknownSessionError):
@@ -270,14 +272,14 @@ async def test_a_deleted_session_can_be_created_again(bed: Bed, app: str) -> Non
         await again.result()
         assert echo.asked[-1] == ["2"]
         assert (await talks.session("s")).last_fact > before.last_fact
-        assert await said_in(talks, "t") == ["kept", "echo: kept"]
+        assert await path_texts(talks, "t") == ["kept", "echo: kept"]
 
 
 @pytest.mark.item(369)
 async def test_a_person_is_asked_when_the_tool_is_about_to_execute(bed: Bed, app: str) -> None:
     """Never while the run is queued: the callback is called once for each call that is about to execute."""
     calls: list[str] = []
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def refund(amount: int) -> str:
         calls.append(f"refund {amount}")
@@ -293,7 +295,7 @@ async def test_a_person_is_asked_when_the_tool_is_about_to_execute(bed: Bed, app
     hold = asyncio.Event()
 
     async def decide(request: Any) -> bool:
-        asked.append(request.what)
+        requests.append(request.what)
         await hold.wait()
         return bool(request.args["arguments"]["amount"] < 10)
 
@@ -302,13 +304,13 @@ async def test_a_person_is_asked_when_the_tool_is_about_to_execute(bed: Bed, app
     async with sessions_on(bed, agent, app=app, on_approval=decide) as talks:
         first = await talks.start("5", session_id="s")
         second = await talks.start("50", session_id="s")
-        await bed.until(lambda: asked)
-        assert asked == ["tool refund"]
+        await bed.until(lambda: requests)
+        assert requests == ["tool refund"]
         hold.set()
         await first.result()
         await second.result()
         assert calls == ["refund 5"]
-        assert asked == ["tool refund"] * 2
+        assert requests == ["tool refund"] * 2
         events = await past_of(talks, "s")
         types = types_of([event for event in events if event.run_id == first.run_id])
         assert types.index("approval_decided") < types.index("tool_started")
@@ -318,7 +320,7 @@ async def test_a_person_is_asked_when_the_tool_is_about_to_execute(bed: Bed, app
             {"name": "refund", "arguments": {"amount": 5}},
         )
         decided = [event.payload for event in events if event.type == "approval_decided"]
-        assert [one["status"] for one in decided] == ["approved", "denied"]
+        assert [decision["status"] for decision in decided] == ["approved", "denied"]
 
 
 async def test_a_plain_function_decides_approvals_in_a_thread(bed: Bed, app: str) -> None:
@@ -357,13 +359,13 @@ async def test_a_child_can_be_inspected_and_followed(bed: Bed, app: str) -> None
         run = await talks.start("go", session_id="s")
         assert await bed.result(run.run_id) == "child: look into it"
         [spawned] = await run.children()
-        seen = await run.inspect_child(spawned)
-        assert [node.message.text for node in seen.nodes] == ["look into it", "child: look into it"]
-        assert types_of(seen.events)[-1] == "run_completed"
+        view = await run.inspect_child(spawned)
+        assert [node.message.text for node in view.nodes] == ["look into it", "child: look into it"]
+        assert types_of(view.events)[-1] == "run_completed"
         followed = [event async for event in run.child_events(spawned)]
-        assert types_of(followed) == types_of(seen.events)
+        assert types_of(followed) == types_of(view.events)
         about = [event for event in await past_of(talks, "s") if event.type.startswith("child_")]
-        assert [said(event)["child"] for event in about] == [spawned, spawned]
+        assert [payload_of(event)["child"] for event in about] == [spawned, spawned]
         other = await talks.start("go", session_id="t")
         await other.result()
         with pytest.raises(UnknownChildError):
@@ -373,21 +375,21 @@ async def test_a_child_can_be_inspected_and_followed(bed: Bed, app: str) -> None
 @pytest.mark.item(355)
 async def test_blocks_reach_the_model_unchanged(bed: Bed, app: str) -> None:
     """Also blocks of an unknown type."""
-    seen: list[Any] = []
+    contents: list[Any] = []
 
     def reply(messages: Any, options: Any = None) -> ModelReply:
-        seen.append(messages[-1].content)
+        contents.append(messages[-1].content)
         return ModelReply(text="ok")
 
     agent = ReActAgent("blocks", model=FunctionModel(reply))
     odd = ContentBlock.model_validate({"type": "hologram", "depth": 3, "parts": ["x"]})
-    said = UserMessage(content=(ContentBlock(type="text", text="look"), odd))
+    message = UserMessage(content=(ContentBlock(type="text", text="look"), odd))
     async with sessions_on(bed, agent, app=app) as talks:
-        run = await talks.start(said, session_id="s")
+        run = await talks.start(message, session_id="s")
         await run.result()
-        again = await talks.start(said, session_id="s")
+        again = await talks.start(message, session_id="s")
         assert again.run_id == run.run_id, "the same message id is the same run"
-        assert [block.model_dump(exclude_none=True) for block in seen[0]] == [
+        assert [block.model_dump(exclude_none=True) for block in contents[0]] == [
             {"type": "text", "text": "look"},
             {"type": "hologram", "depth": 3, "parts": ["x"]},
         ]
@@ -409,7 +411,7 @@ async def test_unusual_session_ids_are_distinct(bed: Bed, app: str, key: str) ->
     async with sessions_on(bed, Echo().agent(), app=app) as talks:
         run = await talks.start("1", session_id=key)
         await run.result()
-        assert await said_in(talks, key) == ["1", "echo: 1"]
+        assert await path_texts(talks, key) == ["1", "echo: 1"]
         assert [row.agent_id.key for row in await talks.sessions()] == [key]
 
 

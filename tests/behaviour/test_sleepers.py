@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SLEEPERS = 40
 
 
-async def asleep(bed: Bed) -> tuple[str, list[RunId]]:
+async def suspend_runs(bed: Bed) -> tuple[str, list[RunId]]:
     """Serve a type with many suspended runs, which wait for signals, hours, messages."""
     type_ = bed.name().type
     await serve(bed, type_)
@@ -57,8 +57,8 @@ async def serve(bed: Bed, type_: str) -> None:
             case "note":
                 return await ctx.step("note", bed.world.do, "note")
             case "mail":
-                found = await ctx.receive()
-                return None if found is None else found.payload
+                message = await ctx.receive()
+                return None if message is None else message.payload
             case "hours":
                 return await ctx.sleep(7200.0)
             case "soon":
@@ -86,7 +86,7 @@ def mailboxes(type_: str) -> int:
 @pytest.mark.item(107)
 async def test_a_suspended_run_has_no_object_in_its_host(bed: Bed) -> None:
     """Forty runs are rows only. Each is woken by its event, and loaded only then."""
-    type_, runs = await asleep(bed)
+    type_, runs = await suspend_runs(bed)
 
     await bed.until(lambda: not mailboxes(type_))  # a late hint makes one for a moment
     await bed.runtime.signal(runs[0], "go", "went")
@@ -107,7 +107,7 @@ async def test_an_evicted_run_is_freed_without_the_collector(bed: Bed) -> None:
     gc.collect()
     gc.disable()
     try:
-        type_, _ = await asleep(bed)
+        type_, _ = await suspend_runs(bed)
         await bed.until(lambda: not executions(type_))
     finally:
         gc.enable()
@@ -118,25 +118,25 @@ async def test_frames_of_an_evicted_run_are_freed_before_its_commit(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a burst many commits are queued: the frames of the code are as large as the rest of the run."""
-    held: list[weakref.ref[Any]] = []
-    left: list[Any] = []
+    references: list[weakref.ref[Any]] = []
+    live_objects: list[Any] = []
     write = Ending.write
 
     async def watched(self: Ending, verdict: Verdict, **how: Any) -> ExecutionResult:
         if isinstance(verdict.then, Suspend):
-            left.extend(ref() for ref in held)
+            live_objects.extend(ref() for ref in references)
         return await write(self, verdict, **how)
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         mine = Waits.__new__(Waits)
-        held.append(weakref.ref(mine))
+        references.append(weakref.ref(mine))
         await ctx.sleep_until_signal("go")
 
     monkeypatch.setattr(Ending, "write", watched)
     run_id = await bed.submit(await bed.serve(act))
     await bed.seen(run_id, K.RUN_SUSPENDED)
-    assert left
-    assert not any(left)
+    assert live_objects
+    assert not any(live_objects)
 
 
 @pytest.mark.item(107)
@@ -180,7 +180,7 @@ def executions(type_: str) -> int:
 @pytest.mark.item(107)
 async def test_a_take_over_reads_no_suspended_run(bed: Bed) -> None:
     """Of forty it reads the three with an event while no host was alive, and these continue."""
-    type_, runs = await asleep(bed)
+    type_, runs = await suspend_runs(bed)
     soon = await bed.submit(AgentId(type_, "soon"), "soon")
     await bed.seen(soon, K.RUN_SUSPENDED)
     await bed.crash()
@@ -203,26 +203,26 @@ async def test_a_take_over_reads_no_suspended_run(bed: Bed) -> None:
 @pytest.mark.item(107)
 async def test_a_late_hint_leaves_no_object(bed: Bed) -> None:
     """It comes while messages of a new shard are read: the agent may have some, and in the end has none."""
-    type_, runs = await asleep(bed)
+    type_, runs = await suspend_runs(bed)
     rows = [await bed.row(run_id) for run_id in runs]
-    told: list[int] = []
+    counts: list[int] = []
 
     def hints(shards: Sequence[ShardId]) -> bool:
         intake = bed.runtime._host.worker.intake
-        if not told:
+        if not counts:
             for row in rows[::2]:
                 intake.offer(queue_item_of(row))
             for row in rows[1::2]:
                 intake.signalled(row.run_id, row.agent_id)
-        told.append(mailboxes(type_))
+        counts.append(mailboxes(type_))
         return False
 
     await bed.crash()
     bed.go_wrong(Faults(method="who_has_mail", wanted=hints))
     await bed.start()
     await serve(bed, type_)
-    await bed.until(lambda: told)
-    assert told[0] > 0
+    await bed.until(lambda: counts)
+    assert counts[0] > 0
     await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
     await bed.until(lambda: not mailboxes(type_))
 
@@ -269,7 +269,7 @@ async def test_many_sleepers_are_read_one_shard_at_a_time(
 
     bed.go_wrong(Faults(method="sleepers", wanted=read))
     monkeypatch.setattr(ownership, "MANY_SLEEPERS", 0)
-    type_, runs = await asleep(bed)
+    type_, runs = await suspend_runs(bed)
     await bed.crash()
     reads.clear()
 

@@ -134,13 +134,13 @@ async def test_gather_and_select_take_handles(bed: Bed) -> None:
     """A handle among the branches is joined; select's winner is the child that ended first."""
     child, slow = await bed.serve(double), await bed.serve(wait_for_go)
 
-    made = bed.name().type
-    await bed.runtime.register_type(made, lambda agent_id: Acting(agent_id, double))
+    agent_type = bed.name().type
+    await bed.runtime.register_type(agent_type, lambda agent_id: Acting(agent_id, double))
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
-        handles = [await ctx.spawn(made, n, key=f"k{n}") for n in range(2)]
-        handles.append(await ctx.spawn(made, 2))
+        handles = [await ctx.spawn(agent_type, n, key=f"k{n}") for n in range(2)]
+        handles.append(await ctx.spawn(agent_type, 2))
         results = await ctx.gather(*handles)
         waiting = await ctx.spawn(slow)
         index, winner = await ctx.select(waiting, await ctx.spawn(child, 9))
@@ -306,11 +306,11 @@ async def test_a_child_has_no_budget_of_its_own(bed: Bed) -> None:
 @pytest.mark.item(253)
 async def test_a_childs_supervision_survives_a_restart(bed: Bed) -> None:
     """Parent, root, depth, priority, retention and session are stored with it."""
-    seen: list[Supervision] = []
+    supervisions: list[Supervision] = []
 
     async def child_act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
-        seen.append(ctx.meta.supervision)
+        supervisions.append(ctx.meta.supervision)
         return await ctx.sleep_until_signal("go")
 
     child = await bed.serve(child_act)
@@ -327,12 +327,12 @@ async def test_a_childs_supervision_survives_a_restart(bed: Bed) -> None:
     run_id = await bed.submit(await bed.serve(act), session_id="s1")
     mark = await bed.seen(run_id, K.EFFECT_RESULT, name="mark")
     child_run = RunId(str(mark.payload["value"]))
-    await bed.until(lambda: seen)
+    await bed.until(lambda: supervisions)
     await bed.restart()
     await bed.runtime.signal(child_run, "go", 1)
     assert await bed.result(run_id) == 1
-    assert len(seen) >= 2
-    for terms in seen:
+    assert len(supervisions) >= 2
+    for terms in supervisions:
         assert (terms.run_id, terms.parent_id, terms.root_id) == (child_run, run_id, run_id)
         assert (terms.depth, terms.priority, terms.session_id) == (1, 2, "s1")
         assert terms.retention is HistoryRetention.PERMANENT
@@ -411,10 +411,10 @@ async def test_cancel_reaches_three_levels(bed: Bed) -> None:
     await bed.seen(child.run_id, K.CHILD_SPAWNED)
     [grandchild] = await bed.runtime.children(child.run_id)
     await bed.runtime.cancel(run_id, reason="stop it")
-    for one in (run_id, child.run_id, grandchild.run_id):
-        row = await bed.ended(one)
+    for id_ in (run_id, child.run_id, grandchild.run_id):
+        row = await bed.ended(id_)
         assert row.status is RunStatus.CANCELLED
-        [entry] = await bed.log(one, K.RUN_CANCELLED)
+        [entry] = await bed.log(id_, K.RUN_CANCELLED)
         assert entry.payload["reason"] == "stop it"
 
 
@@ -450,10 +450,10 @@ async def test_depth_is_not_limited(bed: Bed) -> None:
     type_ = bed.name().type
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
-        left = int(inbox[0].payload)  # type: ignore[arg-type]
-        if left == 0:
+        remaining = int(inbox[0].payload)  # type: ignore[arg-type]
+        if remaining == 0:
             return ctx.meta.supervision.depth
-        return (await ctx.join(await ctx.spawn(type_, left - 1))).output
+        return (await ctx.join(await ctx.spawn(type_, remaining - 1))).output
 
     await bed.runtime.register_type(type_, lambda agent_id: Acting(agent_id, act))
     root = await bed.submit(AgentId(type_, "root"), 40, spawn_budget=SpawnBudget(max_runs=40))

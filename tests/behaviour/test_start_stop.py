@@ -71,9 +71,9 @@ class Slow:
     @asynccontextmanager
     async def under_way(self, bed: Bed) -> AsyncIterator[None]:
         """After the block a call that the block caused is in flight; later ones are not slow."""
-        self.is_slow, seen = True, len(self.at_work)
+        self.is_slow, count_before = True, len(self.at_work)
         yield
-        await bed.until(lambda: len(self.at_work) > seen)
+        await bed.until(lambda: len(self.at_work) > count_before)
         self.is_slow = False
 
 
@@ -128,9 +128,9 @@ async def test_no_share_is_reserved_for_a_stopped_host(bed: Bed) -> None:
         for agent in bed.agents.values():
             await rival.register(agent)
         living = {host.owner: host.serves for host in await bed.runtime.store.insight.hosts()}
-    left = {host.owner: host.serves for host in await bed.runtime.store.insight.hosts()}
+    serves_by_host = {host.owner: host.serves for host in await bed.runtime.store.insight.hosts()}
     assert living[rival.owner]
-    assert not left.get(rival.owner)
+    assert not serves_by_host.get(rival.owner)
 
 
 class Jammed:

@@ -36,15 +36,15 @@ async def test_a_step_executes_once_and_is_replayed(bed: Bed) -> None:
 @pytest.mark.item(72, 188, 485)
 async def test_a_result_is_durable_before_the_call_returns(bed: Bed) -> None:
     """A reader of the log finds intent and result in it once the step has returned."""
-    found: list[list[str]] = []
+    kinds: list[list[str]] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
         await ctx.step("do", bed.world.do, "do")
-        found.append(await bed.kinds(ctx.run_id))
+        kinds.append(await bed.kinds(ctx.run_id))
 
     await bed.play(act)
-    assert found[0] == ["run.started", "msg.received", "effect.intent", "effect.result"]
+    assert kinds[0] == ["run.started", "msg.received", "effect.intent", "effect.result"]
 
 
 @pytest.mark.item(70)

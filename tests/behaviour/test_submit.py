@@ -121,10 +121,10 @@ async def test_a_repeated_message_id_returns_the_first_run(bed: Bed) -> None:
 @pytest.mark.item(24)
 async def test_submit_and_send_of_one_id_are_two_messages_of_two_senders(bed: Bed) -> None:
     """A message is identified by agent, sender and id together; none is executed twice."""
-    seen: list[object] = []
+    payloads: list[object] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
-        seen.extend(m.payload for m in inbox)
+        payloads.extend(m.payload for m in inbox)
         return await ctx.step("do", bed.world.do, "do")
 
     agent = await bed.serve(act)
@@ -134,7 +134,7 @@ async def test_submit_and_send_of_one_id_are_two_messages_of_two_senders(bed: Be
     await bed.result(submitted.result())
     last = await bed.submit(agent, "last")
     await bed.result(last)
-    assert sorted(map(str, seen)) == ["last", "sent", "submitted"]
+    assert sorted(map(str, payloads)) == ["last", "sent", "submitted"]
 
 
 @pytest.mark.item(20)
@@ -268,14 +268,14 @@ async def test_the_result_of_an_unknown_run_is_an_error(bed: Bed) -> None:
 @pytest.mark.item(2)
 async def test_runs_of_two_agents_make_progress_together(bed: Bed) -> None:
     """Each waits for a step of the other; both end."""
-    here, there = asyncio.Event(), asyncio.Event()
+    first, second = asyncio.Event(), asyncio.Event()
 
     async def meet(mine: asyncio.Event, other: asyncio.Event) -> None:
         mine.set()
         await other.wait()
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
-        mine, other = (here, there) if inbox[0].payload == 0 else (there, here)
+        mine, other = (first, second) if inbox[0].payload == 0 else (second, first)
         return await ctx.step("meet", lambda: meet(mine, other))
 
     runs = [await bed.submit(await bed.serve(act), i) for i in range(2)]

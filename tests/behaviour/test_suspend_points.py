@@ -249,10 +249,10 @@ async def suspended(bed: Bed, type_: str, keys: range) -> list[RunId]:
     runs: list[RunId] = []
     for start in range(keys.start, keys.stop, 100):
         async with asyncio.TaskGroup() as group:
-            made = [
+            tasks = [
                 group.create_task(bed.submit(AgentId(type_, str(key))))
                 for key in range(start, min(start + 100, keys.stop))
             ]
-        runs += [task.result() for task in made]
+        runs += [task.result() for task in tasks]
     await bed.until(lambda: not bed.runtime._host.worker.dispatcher.load)
     return runs

@@ -42,7 +42,7 @@ async def ended_or_dead(bed: Bed, agents: Sequence[AgentId], died: asyncio.Event
             with suppress(TimeoutError):
                 async with asyncio.timeout(2):  # a call at which the host crashes never returns
                     runs = [await bed.runtime.store.lists.runs(agent=agent) for agent in agents]
-                if all(found and found[0].status.is_terminal for found in runs):
+                if all(rows and rows[0].status.is_terminal for rows in runs):
                     return died.is_set()  # perhaps at the last commit of all
             await asyncio.sleep(0.01)
     return True

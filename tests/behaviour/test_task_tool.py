@@ -31,8 +31,10 @@ S = TaskStatus
 
 def calls(*arguments: dict[str, Any]) -> ModelReply:
     """Return an answer that calls the tool, once for each of these arguments."""
-    found = [ToolCall(id=str(n), name="tasks", arguments=one) for n, one in enumerate(arguments)]
-    return ModelReply(calls=found)
+    tool_calls = [
+        ToolCall(id=str(n), name="tasks", arguments=fields) for n, fields in enumerate(arguments)
+    ]
+    return ModelReply(calls=tool_calls)
 
 
 def plan(*titles: str) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def move(task_id: str, status: str, note: str = "") -> dict[str, Any]:
     return {"action": "update_status", "task_id": task_id, "status": status, "note": note}
 
 
-def shown(board: TaskList | None) -> list[tuple[str, str, str, str]]:
+def tasks_of(board: TaskList | None) -> list[tuple[str, str, str, str]]:
     """Return a board's tasks in a short form."""
     assert board is not None
     return [(task.id, task.title, task.status.value, task.note) for task in board.tasks]
@@ -55,9 +57,9 @@ def shown(board: TaskList | None) -> list[tuple[str, str, str, str]]:
 @pytest.fixture(autouse=True)
 async def boards() -> AsyncIterator[InMemoryTaskBoards]:
     """Replace the process's boards by those of this test."""
-    held = InMemoryTaskBoards()
-    with GlobalTaskStore.using(held):
-        yield held
+    memory_boards = InMemoryTaskBoards()
+    with GlobalTaskStore.using(memory_boards):
+        yield memory_boards
 
 
 async def react(bed: Bed, *script: Any, **tool: Any) -> tuple[AgentId, ScriptedModel]:
@@ -72,7 +74,7 @@ async def react(bed: Bed, *script: Any, **tool: Any) -> tuple[AgentId, ScriptedM
 def results(model: ScriptedModel) -> list[str]:
     """Return the tool results in the model's last request."""
     messages = model.asked[-1].messages
-    return [str(one.content[0].text) for one in messages if one.role == "tool"]
+    return [str(message.content[0].text) for message in messages if message.role == "tool"]
 
 
 @pytest.mark.item(331, 334, 339)
@@ -80,12 +82,12 @@ async def test_concurrent_conversations_plan_on_separate_boards(bed: Bed) -> Non
     """Two agents, two conversations. A completed run has no task in progress on its own board."""
     agents = []
     for name in "ab":
-        one = (
+        script = (
             calls(plan(f"{name}-first", "second")),
             calls(move("1", "in_progress", name)),
             "done",
         )
-        agents.append((await react(bed, *one, *one))[0])
+        agents.append((await react(bed, *script, *script))[0])
     other = AgentId("other", "1")
     await GlobalTaskStore.get().create_task_list(
         "talk-0", other, [Task(id="o", title="", status=S.IN_PROGRESS)]
@@ -100,11 +102,11 @@ async def test_concurrent_conversations_plan_on_separate_boards(bed: Bed) -> Non
     store = GlobalTaskStore.get()
     for n in range(2):
         for agent, name in zip(agents, "ab", strict=True):
-            assert shown(await store.get_task_list(f"talk-{n}", agent)) == [
+            assert tasks_of(await store.get_task_list(f"talk-{n}", agent)) == [
                 ("1", f"{name}-first", "succeeded", name),
                 ("2", "second", "pending", ""),
             ]
-    assert shown(await store.get_task_list("talk-0", other)) == [("o", "", "in_progress", "")]
+    assert tasks_of(await store.get_task_list("talk-0", other)) == [("o", "", "in_progress", "")]
     assert await store.get_boards("default") == []
 
 
@@ -128,19 +130,19 @@ async def test_a_model_reads_views_and_refusals_of_the_board(bed: Bed) -> None:
     )
 
     assert await bed.result(await bed.submit(agent, "plan", session_id="talk")) == "done"
-    told = results(model)
-    assert all("create_list makes one" in one for one in told[:2])
-    assert '"id":"2"' in told[2]
-    assert "is pending and cannot become succeeded" in told[5]
-    assert "no task '9'" in told[6]
-    assert "needs a status" in told[7]
-    assert '"retries":"3 of 3"' in told[12]
-    assert "has had all its retries" in told[13]
-    assert "title of a task has 600 bytes" in told[14]
-    assert '"counts":{' in told[15]
-    assert "action" in told[16]
+    tool_results = results(model)
+    assert all("create_list makes one" in text for text in tool_results[:2])
+    assert '"id":"2"' in tool_results[2]
+    assert "is pending and cannot become succeeded" in tool_results[5]
+    assert "no task '9'" in tool_results[6]
+    assert "needs a status" in tool_results[7]
+    assert '"retries":"3 of 3"' in tool_results[12]
+    assert "has had all its retries" in tool_results[13]
+    assert "title of a task has 600 bytes" in tool_results[14]
+    assert '"counts":{' in tool_results[15]
+    assert "action" in tool_results[16]
     board = await GlobalTaskStore.get().get_task_list("talk", agent)
-    assert [(one[0], one[2]) for one in shown(board)] == [
+    assert [(task[0], task[2]) for task in tasks_of(board)] == [
         ("1", "in_progress"),
         ("2", "pending"),
         ("3", "pending"),
@@ -153,13 +155,13 @@ class HeldStore(InMemoryTaskStore):
 
     def __init__(self, boards: InMemoryTaskBoards) -> None:
         super().__init__(boards=boards)
-        self.made, self.gate = asyncio.Event(), asyncio.Event()
+        self.retry_stored, self.gate = asyncio.Event(), asyncio.Event()
 
     @override
-    async def increment_retry(self, *args: Any, **named: Any) -> Task | None:
-        task = await super().increment_retry(*args, **named)
-        if not self.made.is_set():
-            self.made.set()
+    async def increment_retry(self, *args: Any, **kwargs: Any) -> Task | None:
+        task = await super().increment_retry(*args, **kwargs)
+        if not self.retry_stored.is_set():
+            self.retry_stored.set()
             await self.gate.wait()
         return task
 
@@ -181,7 +183,7 @@ async def test_a_call_that_a_crash_repeats_counts_once(
 
     with GlobalTaskStore.using(store):
         run_id = await bed.submit(agent, "plan", session_id="talk")
-        await store.made.wait()
+        await store.retry_stored.wait()
         await bed.restart()
         assert await bed.result(run_id) == "done"
     board = await store.get_task_list("talk", agent)

@@ -81,17 +81,17 @@ async def test_a_decision_is_for_one_call_with_its_arguments(bed: Bed) -> None:
         return [(await ctx.tool("pay", amount=amount)).status for amount in (5, 5, 6)]
 
     run_id = await bed.submit(await bed.serve(act, tools=[paying(bed)]))
-    seen = []
+    request_ids = []
     for is_approved in (True, False, True):
         (request,) = await opened(bed.runtime, run_id)
-        seen.append(request.id)
+        request_ids.append(request.id)
         await bed.runtime.approvals.decide(request.id, approve=is_approved, by="Alex")
         with pytest.raises(UnknownApprovalError):
             await bed.runtime.approvals.decide(request.id, approve=True, by="Robin")
-        await bed.seen(run_id, K.ASK_REPLIED, times=len(seen))
+        await bed.seen(run_id, K.ASK_REPLIED, times=len(request_ids))
 
     assert await bed.result(run_id) == ["ok", "denied", "ok"]
-    assert len(set(seen)) == 3
+    assert len(set(request_ids)) == 3
     assert bed.world.count["pay"] == 2
 
 

@@ -183,11 +183,11 @@ async def test_a_value_of_any_type_is_a_result(bed: Bed) -> None:
     tools = [Tool("odd", "Returns anything.", odd)]
     live, replayed = await bed.live_and_replayed(body, tools=tools)
     assert live == replayed
-    assert [one.status for one in live] == ["ok"] * len(values)
-    first, *others = [one.structured for one in live]
+    assert [result.status for result in live] == ["ok"] * len(values)
+    first, *others = [result.structured for result in live]
     assert first.startswith("<object object")
     assert others == [{"at": "2026-01-02", "3": "1.10"}, "nan", "/w==", "half \ufffd", [1]]
-    assert [one.text for one in live[-2:]] == ["half \ufffd", "a\ufffdb"]
+    assert [result.text for result in live[-2:]] == ["half \ufffd", "a\ufffdb"]
 
 
 @pytest.mark.item(44)

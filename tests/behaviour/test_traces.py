@@ -51,35 +51,35 @@ class Backend:
         """Return all spans, in the order of their ends."""
         return list(self._exporter.get_finished_spans())
 
-    def named(self, name: str, run: RunId | None = None) -> list[ReadableSpan]:
+    def spans_named(self, name: str, run: RunId | None = None) -> list[ReadableSpan]:
         """Return the spans of one run whose name is this one, or starts with it and a blank."""
         return [
             span
             for span in self.spans
             if (span.name == name or span.name.startswith(f"{name} "))
-            and run in (None, _said(span).get("callboard.run.id"))
+            and run in (None, _attributes(span).get("callboard.run.id"))
         ]
 
-    def one(self, name: str, run: RunId | None = None) -> ReadableSpan:
+    def span_named(self, name: str, run: RunId | None = None) -> ReadableSpan:
         """Return the only span of this name."""
-        found = self.named(name, run)
-        assert len(found) == 1, f"{name}: {[span.name for span in self.spans]}"
-        return found[0]
+        spans = self.spans_named(name, run)
+        assert len(spans) == 1, f"{name}: {[span.name for span in self.spans]}"
+        return spans[0]
 
-    async def told(self, bed: Bed, run: RunId) -> ReadableSpan:
+    async def root_span(self, bed: Bed, run: RunId) -> ReadableSpan:
         """Return the run's root span once it was exported, shortly after its end was committed."""
-        await bed.until(lambda: self.named("invoke_agent", run))
-        return self.one("invoke_agent", run)
+        await bed.until(lambda: self.spans_named("invoke_agent", run))
+        return self.span_named("invoke_agent", run)
 
 
-def _said(span: ReadableSpan) -> dict[str, Any]:
+def _attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
 def _id(span: ReadableSpan) -> int:
     assert span.context is not None
-    found: int = span.context.span_id
-    return found
+    span_id: int = span.context.span_id
+    return span_id
 
 
 def _parent(span: ReadableSpan) -> int | None:
@@ -87,9 +87,10 @@ def _parent(span: ReadableSpan) -> int | None:
 
 
 def _ns_of_turns(backend: Backend, run: RunId) -> list[tuple[str, str]]:
-    turns = sorted(backend.named("runtime.turn", run), key=lambda span: span.start_time or 0)
+    turns = sorted(backend.spans_named("runtime.turn", run), key=lambda span: span.start_time or 0)
     return [
-        (_said(t).get("callboard.turn.reason", ""), _said(t)["callboard.turn.end"]) for t in turns
+        (_attributes(t).get("callboard.turn.reason", ""), _attributes(t)["callboard.turn.end"])
+        for t in turns
     ]
 
 
@@ -139,28 +140,28 @@ async def test_a_conversation_is_one_trace(bed: Bed) -> None:
     """Parent, child, ask, tool and model share a trace id, and no span has content."""
     backend = await _restarted(bed)
     run_id = await _conversation(bed)
-    root = await backend.told(bed, run_id)
-    await bed.until(lambda: len(backend.named("invoke_agent")) == 3)
+    root = await backend.root_span(bed, run_id)
+    await bed.until(lambda: len(backend.spans_named("invoke_agent")) == 3)
 
     assert {span.context.trace_id for span in backend.spans if span.context} == {
         root_span(await bed.row(run_id)).trace_id
     }
     assert CANARY not in "".join(span.to_json() for span in backend.spans)
     assert (_id(root), root.parent) == (root_span_id(run_id), None)
-    others = [span for span in backend.named("invoke_agent") if span is not root]
+    others = [span for span in backend.spans_named("invoke_agent") if span is not root]
     assert {_parent(span) for span in others} == {_id(root)}
-    turns = {_id(span) for span in backend.named("runtime.turn", run_id)}
-    assert {_parent(span) for span in backend.named("runtime.turn", run_id)} == {_id(root)}
+    turns = {_id(span) for span in backend.spans_named("runtime.turn", run_id)}
+    assert {_parent(span) for span in backend.spans_named("runtime.turn", run_id)} == {_id(root)}
     for name in ("chat scripted-1", "execute_tool lookup"):
-        assert _parent(backend.one(name)) in turns
+        assert _parent(backend.span_named(name)) in turns
     for name in ("spawn", "join", "ask", "publish"):
-        assert backend.named(name), name
-        assert {_parent(span) for span in backend.named(name)} <= turns
+        assert backend.spans_named(name), name
+        assert {_parent(span) for span in backend.spans_named(name)} <= turns
     assert (
-        _parent(backend.one("step count"))
-        in {_id(t) for t in backend.named("runtime.turn")} - turns
+        _parent(backend.span_named("step count"))
+        in {_id(t) for t in backend.spans_named("runtime.turn")} - turns
     )
-    chat = _said(backend.one("chat scripted-1"))
+    chat = _attributes(backend.span_named("chat scripted-1"))
     assert (chat["gen_ai.usage.input_tokens"], chat["gen_ai.usage.output_tokens"]) == (7, 1)
     assert chat["gen_ai.conversation.id"] == run_id
 
@@ -182,17 +183,19 @@ async def test_a_run_of_a_crashed_host_continues_in_the_same_trace(bed: Bed) -> 
     await bed.crash()
     await bed.start(tracing=backend.tracing)
     await bed.result(run_id)
-    root = await backend.told(bed, run_id)
+    root = await backend.root_span(bed, run_id)
 
-    first, second = sorted(backend.named("runtime.turn"), key=lambda span: span.start_time or 0)
+    first, second = sorted(
+        backend.spans_named("runtime.turn"), key=lambda span: span.start_time or 0
+    )
     assert {_parent(first), _parent(second)} == {_id(root)}
-    assert (_said(first)["callboard.turn.end"], first.status.status_code) == (
+    assert (_attributes(first)["callboard.turn.end"], first.status.status_code) == (
         "lost",
         StatusCode.ERROR,
     )
-    assert _said(second)["callboard.turn.reason"] == "recovered"
+    assert _attributes(second)["callboard.turn.reason"] == "recovered"
     assert [link.context.span_id for link in second.links] == [_id(first)]
-    assert _parent(backend.one("step before")) == _id(first)
+    assert _parent(backend.span_named("step before")) == _id(first)
     assert root.start_time is not None
     assert root.start_time <= (first.start_time or 0)
 
@@ -214,17 +217,19 @@ async def test_a_suspended_run_has_short_spans_with_links(bed: Bed) -> None:
     await bed.marked(run_id)
     await bed.runtime.signal(run_id, "go")
     await bed.result(run_id)
-    await backend.told(bed, run_id)
+    await backend.root_span(bed, run_id)
 
     if bed.drops:
         assert _ns_of_turns(backend, run_id) == [("started", "suspended"), ("woken", "completed")]
-        first, second = sorted(backend.named("runtime.turn"), key=lambda span: span.start_time or 0)
+        first, second = sorted(
+            backend.spans_named("runtime.turn"), key=lambda span: span.start_time or 0
+        )
         assert [link.context.span_id for link in second.links] == [_id(first)]
-        waits = backend.named("sleep_until_signal")
+        waits = backend.spans_named("sleep_until_signal")
         assert [_parent(span) for span in waits] == [_id(first), _id(second)]
     else:
         assert _ns_of_turns(backend, run_id) == [("started", "completed")]
-        backend.one("sleep_until_signal")
+        backend.span_named("sleep_until_signal")
 
 
 @pytest.mark.item(483)
@@ -236,25 +241,25 @@ async def test_a_foreign_caller_is_the_parent(bed: Bed) -> None:
         del ctx, inbox
 
     agent, mailed, follower = [await bed.serve(act) for _ in range(3)]
-    told = {"traceparent": CALLER}
-    run_id = await bed.submit(agent, Message("m", agent, {}, metadata=told))
-    await bed.runtime.send(mailed, Message("n", mailed, {}, metadata=told))
+    metadata = {"traceparent": CALLER}
+    run_id = await bed.submit(agent, Message("m", agent, {}, metadata=metadata))
+    await bed.runtime.send(mailed, Message("n", mailed, {}, metadata=metadata))
     topic = TopicId(follower.type)
     await bed.runtime.follow(follower, topic.type)
-    await bed.runtime.publish(topic.type, "default", Message("p", topic, {}, metadata=told))
+    await bed.runtime.publish(topic.type, "default", Message("p", topic, {}, metadata=metadata))
     with trace.get_tracer("test", tracer_provider=backend.provider).start_as_current_span("mine"):
         second = await bed.submit(agent, {})
     await bed.result(second)
-    await bed.until(lambda: len(backend.named("invoke_agent")) == 4)
+    await bed.until(lambda: len(backend.spans_named("invoke_agent")) == 4)
 
     caller = parse_traceparent(CALLER)
     assert caller is not None
-    own = await backend.told(bed, second)
-    others = [span for span in backend.named("invoke_agent") if span is not own]
+    own = await backend.root_span(bed, second)
+    others = [span for span in backend.spans_named("invoke_agent") if span is not own]
     assert {(s.context.trace_id, _parent(s)) for s in others if s.context} == {
         (caller.trace_id, caller.span_id)
     }
-    assert _parent(own) == _id(backend.one("mine"))
+    assert _parent(own) == _id(backend.span_named("mine"))
     await bed.result(run_id)
 
 
@@ -280,12 +285,12 @@ async def test_a_message_to_an_open_run_links_to_its_sender(bed: Bed) -> None:
     await bed.marked(listening)
     telling = await bed.submit(await bed.serve(tell))
     assert await bed.result(listening) == {"n": 1}
-    await backend.told(bed, listening)
-    sender = await backend.told(bed, telling)
+    await backend.root_span(bed, listening)
+    sender = await backend.root_span(bed, telling)
 
-    received = [span for span in backend.named("receive") if span.links]
+    received = [span for span in backend.spans_named("receive") if span.links]
     assert [link.context.span_id for link in received[0].links] == [_id(sender)]
-    root = backend.one("invoke_agent", listening)
+    root = backend.span_named("invoke_agent", listening)
     assert root.context is not None
     assert sender.context is not None
     assert root.context.trace_id != sender.context.trace_id
@@ -305,14 +310,14 @@ async def test_content_is_exported_only_if_enabled(bed: Bed) -> None:
 
     run_id = await bed.submit(await bed.serve(act), max_retries=0)
     await bed.ended(run_id)
-    root = await backend.told(bed, run_id)
+    root = await backend.root_span(bed, run_id)
 
-    said = str(_said(backend.one("step login")))
-    assert CANARY not in said
-    assert "shown" in said
-    assert len(said) < 5000
-    failed = backend.one("step fails")
-    assert (failed.status.description, _said(failed)["error.type"]) == (
+    attributes = str(_attributes(backend.span_named("step login")))
+    assert CANARY not in attributes
+    assert "shown" in attributes
+    assert len(attributes) < 5000
+    failed = backend.span_named("step fails")
+    assert (failed.status.description, _attributes(failed)["error.type"]) == (
         "fails is broken",
         "ValueError",
     )
@@ -337,7 +342,7 @@ async def test_content_that_cannot_be_exported_fails_no_effect(bed: Bed) -> None
 
     await bed.result(await bed.submit(await bed.serve(act)))
 
-    assert _said(backend.one("step deep"))["callboard.effect.arguments"] == "null"
+    assert _attributes(backend.span_named("step deep"))["callboard.effect.arguments"] == "null"
 
 
 @pytest.mark.item(483)
@@ -380,16 +385,16 @@ async def test_errors_have_a_type_and_no_message(bed: Bed) -> None:
     agent = await bed.serve(act)
     failing = await bed.submit(agent, "fail", max_retries=1)
     await bed.ended(failing)
-    root = await backend.told(bed, failing)
+    root = await backend.root_span(bed, failing)
     waiting = await bed.submit(agent, "wait")
     await bed.marked(waiting)
     await bed.runtime.cancel(waiting)
-    cancelled = await backend.told(bed, waiting)
+    cancelled = await backend.root_span(bed, waiting)
 
     assert (root.status.status_code, root.status.description) == (StatusCode.ERROR, None)
-    assert _said(root)["error.type"].endswith("ValueError")
+    assert _attributes(root)["error.type"].endswith("ValueError")
     assert _ns_of_turns(backend, failing) == [("started", "failed"), ("retry", "failed")]
-    assert _said(cancelled)["callboard.run.status"] == "CANCELLED"
+    assert _attributes(cancelled)["callboard.run.status"] == "CANCELLED"
     assert CANARY not in "".join(span.to_json() for span in backend.spans)
 
 
@@ -423,10 +428,10 @@ async def test_a_host_without_traces_passes_on_a_callers_context(bed: Bed) -> No
 async def test_log_lines_of_an_agent_have_its_run_and_span(bed: Bed) -> None:
     """And the trace id, with and without spans; inside a step it is the step's span."""
     lines: list[dict[str, Any]] = []
-    said = logging.makeLogRecord({"msg": "said"})
+    log_record = logging.makeLogRecord({"msg": "said"})
 
     def log() -> None:
-        lines.append(json.loads(LineFormatter(as_json=True).format(said)))
+        lines.append(json.loads(LineFormatter(as_json=True).format(log_record)))
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
@@ -439,12 +444,12 @@ async def test_log_lines_of_an_agent_have_its_run_and_span(bed: Bed) -> None:
     backend = await _restarted(bed)
     second = await bed.submit(agent, {})
     await bed.result(second)
-    await backend.told(bed, second)
+    await backend.root_span(bed, second)
 
     traces = [f"{root_span(await bed.row(run)).trace_id:032x}" for run in (first, second)]
     assert [line["run"] for line in lines] == [first] * 2 + [second] * 2
     assert [line["trace_id"] for line in lines] == [traces[0]] * 2 + [traces[1]] * 2
-    spans = [f"{_id(backend.one(name)):016x}" for name in ("runtime.turn", "step")]
+    spans = [f"{_id(backend.span_named(name)):016x}" for name in ("runtime.turn", "step")]
     assert [line.get("span_id") for line in lines] == [None, None, *spans]
 
 
@@ -452,27 +457,27 @@ async def test_log_lines_of_an_agent_have_its_run_and_span(bed: Bed) -> None:
 @in_memory
 async def test_log_lines_of_a_woken_run_do_not_have_the_other_runs_ids(bed: Bed) -> None:
     """Log lines of the host's own work for it, such as making the agent, have no run."""
-    seen: list[object] = []
+    executing_runs: list[object] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> None:
         del ctx, inbox
 
     def make(agent_id: AgentId) -> Acting:
-        seen.append(executing.get())
+        executing_runs.append(executing.get())
         return Acting(agent_id, act)
 
-    made = bed.name()
-    await bed.runtime.register_type(made.type, make)
+    agent_id = bed.name()
+    await bed.runtime.register_type(agent_id.type, make)
 
     async def send(ctx: RunContext, inbox: list[Message]) -> None:
         del inbox
-        await ctx.send(made, {})
+        await ctx.send(agent_id, {})
         await ctx.step("flush", bed.world.do, "flush")
 
     await bed.play(send)
-    await bed.until(lambda: seen)
+    await bed.until(lambda: executing_runs)
 
-    assert set(seen) == {None}
+    assert set(executing_runs) == {None}
 
 
 @in_memory

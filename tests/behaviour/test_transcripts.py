@@ -36,16 +36,16 @@ def speaking(memory: Memory, session: str | None) -> object:
     """Return an agent function that keeps its messages as turns."""
 
     async def act(ctx: RunContext, inbox: list[Message]) -> int:
-        said = str(inbox[0].payload)
+        text = str(inbox[0].payload)
         where = session or ctx.run_id
 
         async def keep() -> int:
-            turn = say(said)
+            turn = say(text)
             await memory.history.append(ctx.agent_id, turn, session_id=where, run_id=ctx.run_id)
             return await memory.history.count_messages(ctx.agent_id, session_id=where)
 
         count: int = await ctx.step("keep", keep)
-        if said == "fail":
+        if text == "fail":
             raise ValueError("as asked")
         return count
 
@@ -66,10 +66,10 @@ async def test_a_runs_turns_have_the_retention_of_its_context(
         await bed.result(await bed.submit(agent, text, session_id="s")) for text in ("one", "two")
     ]
 
-    kept = await memory.history.get_messages(agent, session_id="s")
+    turns = await memory.history.get_messages(agent, session_id="s")
     is_cleared = retention is HistoryRetention.RUN
     assert counts == ([2, 2] if is_cleared else [2, 3])
-    assert [turn.text for turn in kept] == ["before"] + ([] if is_cleared else ["one", "two"])
+    assert [turn.text for turn in turns] == ["before"] + ([] if is_cleared else ["one", "two"])
 
 
 @pytest.mark.item(55, 268)

@@ -28,10 +28,10 @@ async def wait_for_go(ctx: RunContext, inbox: list[Message]) -> Any:
 
 async def tree_of(bed: Bed, root: RunId) -> list[RunId]:
     """Return the run and all runs below it, parents first."""
-    found = [root]
-    for run_id in found:
-        found += [handle.run_id for handle in await bed.runtime.children(run_id)]
-    return found
+    tree = [root]
+    for run_id in tree:
+        tree += [handle.run_id for handle in await bed.runtime.children(run_id)]
+    return tree
 
 
 @pytest.mark.item(84, 239)
@@ -58,7 +58,7 @@ async def test_a_child_cancelled_between_spawn_and_flush_never_executes(bed: Bed
     ended = [await bed.ended(child_run) for child_run in children]
     assert row.status is RunStatus.CANCELLED
     assert spawned == children
-    assert all(one.status is RunStatus.CANCELLED for one in ended)
+    assert all(row.status is RunStatus.CANCELLED for row in ended)
     assert begun == []
 
 
@@ -105,10 +105,10 @@ async def test_a_growing_tree_is_cancelled_completely(bed: Bed, after: int) -> N
     type_ = bed.name().type
 
     async def grow(ctx: RunContext, inbox: list[Message]) -> object:
-        left = int(str(inbox[0].payload))
+        depth = int(str(inbox[0].payload))
         handles = []
-        for n in range(2 if left else 0):
-            handles.append(await ctx.spawn(type_, left - 1, key=f"{ctx.agent_id.key}{n}"))
+        for n in range(2 if depth else 0):
+            handles.append(await ctx.spawn(type_, depth - 1, key=f"{ctx.agent_id.key}{n}"))
             await ctx.step("grown", bed.world.do, "grown")
         if not handles:
             return await ctx.sleep_until_signal("go")
@@ -122,15 +122,15 @@ async def test_a_growing_tree_is_cancelled_completely(bed: Bed, after: int) -> N
             break
     await bed.runtime.cancel(run_id, reason="enough")
     assert (await bed.ended(run_id)).status is RunStatus.CANCELLED
-    known: list[RunId] = []
+    previous: list[RunId] = []
     while (
         tree := await tree_of(bed, run_id)
-    ) != known:  # the last commit of a run may have spawned
-        known = tree
-        for one in tree:
-            row = await bed.ended(one)
+    ) != previous:  # the last commit of a run may have spawned
+        previous = tree
+        for member in tree:
+            row = await bed.ended(member)
             assert row.status in {RunStatus.CANCELLED, RunStatus.COMPLETED}
-            ends = await bed.log(one, K.RUN_CANCELLED, K.RUN_COMPLETED, K.RUN_FAILED)
+            ends = await bed.log(member, K.RUN_CANCELLED, K.RUN_COMPLETED, K.RUN_FAILED)
             assert len(ends) == 1
 
 
@@ -151,8 +151,8 @@ async def test_retention_decides_about_a_child_of_an_ended_child(
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
         terms = Supervision(run_id="-", root_id="-", retention=policy)
-        left = (await ctx.join(await ctx.spawn(middle, 1, supervision=terms))).output
-        await ctx.step("left", bed.world.do, "left", left)
+        output = (await ctx.join(await ctx.spawn(middle, 1, supervision=terms))).output
+        await ctx.step("left", bed.world.do, "left", output)
         return await ctx.sleep_until_signal("end")
 
     root = await bed.submit(await bed.serve(act))
@@ -187,8 +187,8 @@ async def test_a_child_that_was_handed_to_the_root_is_cancelled_with_it(bed: Bed
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
         del inbox
         terms = Supervision(run_id="-", root_id="-", retention=HistoryRetention.PERMANENT)
-        left = (await ctx.join(await ctx.spawn(middle, 1, supervision=terms))).output
-        await ctx.step("left", bed.world.do, "left", left)
+        output = (await ctx.join(await ctx.spawn(middle, 1, supervision=terms))).output
+        await ctx.step("left", bed.world.do, "left", output)
         return await ctx.sleep_until_signal("end")
 
     root = await bed.submit(await bed.serve(act))
@@ -208,10 +208,10 @@ async def test_a_chain_of_a_hundred_runs_is_joined(bed: Bed) -> None:
     type_ = bed.name().type
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
-        left = int(str(inbox[0].payload))
-        if left == 0:
+        depth = int(str(inbox[0].payload))
+        if depth == 0:
             return ctx.meta.supervision.depth
-        handle = await ctx.spawn(type_, left - 1, key=f"k{left}")
+        handle = await ctx.spawn(type_, depth - 1, key=f"k{depth}")
         return (await ctx.join(handle)).output
 
     await bed.runtime.register_type(type_, lambda agent_id: Acting(agent_id, act))

@@ -65,14 +65,14 @@ async def test_calls_of_a_run_refuse_them(bed: Bed) -> None:
 
         if odd is not None:
             return odd
-        asked = Message("m", ctx.agent_id, 1, reply_to=ctx.run_id, correlation_id="m")
+        question = Message("m", ctx.agent_id, 1, reply_to=ctx.run_id, correlation_id="m")
         await refused(
             {
                 "result of a step": lambda value: ctx.step("s", lambda: value),
                 "state": lambda value: ctx.state.set("k", value),
                 "send": lambda value: ctx.send(other, value),
                 "ask": lambda value: ctx.ask(other, value, timeout=1),
-                "reply": lambda value: ctx.reply(asked, value),
+                "reply": lambda value: ctx.reply(question, value),
                 "emit": lambda value: ctx.emit("news", value),
                 "spawn": lambda value: ctx.spawn(other, value),
                 "approval": lambda value: ctx.approval("pay", {"sum": value}, timeout=1),
@@ -92,8 +92,8 @@ async def test_calls_of_a_run_refuse_them(bed: Bed) -> None:
         assert row.error is not None
         assert row.error["type"] == "actors.errors:NotSerializableError"
     assert await bed.result(await bed.submit(agent, "all")) == [LONGEST, -LONGEST]
-    listed = await bed.runtime.store.lists.runs(among=RunFilter(type=agent.type))
-    assert len(listed) == len(outputs) + 1
+    rows = await bed.runtime.store.lists.runs(among=RunFilter(type=agent.type))
+    assert len(rows) == len(outputs) + 1
 
 
 async def test_calls_from_outside_refuse_them(bed: Bed) -> None:
@@ -118,7 +118,7 @@ async def test_calls_from_outside_refuse_them(bed: Bed) -> None:
     )
     many = LONGEST + 1
     policy = RetryPolicy(max_retries=many)
-    for given in (
+    for options in (
         {"priority": many},
         {"max_retries": many},
         {"retry_policy": policy},
@@ -128,7 +128,7 @@ async def test_calls_from_outside_refuse_them(bed: Bed) -> None:
         {"execution_budget": ExecutionBudget(max_turns=many)},
     ):
         with pytest.raises(ContractError):
-            await runtime.submit(agent, 1, **given)
+            await runtime.submit(agent, 1, **options)
     for odd in (policy, RetryPolicy(non_retryable=("\ud800",))):
         with pytest.raises(RegistrationError, match="`retry`"):
             await bed.serve(act, retry=odd)

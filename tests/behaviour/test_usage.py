@@ -103,7 +103,7 @@ def drawn(chance: random.Random, levels: int) -> list[tuple[str, Any]]:
 
 async def sums_of_logs(bed: Bed, runs: Sequence[RunId]) -> Sums:
     """Return the usage of models' answers in the logs of these runs, and of all below."""
-    found: defaultdict[Any, tuple[Any, ...]] = defaultdict(lambda: (0,) * 5 + (Decimal(0), 0))
+    sums: defaultdict[Any, tuple[Any, ...]] = defaultdict(lambda: (0,) * 5 + (Decimal(0), 0))
     waiting = list(runs)
     while waiting:
         run_id = waiting.pop()
@@ -116,23 +116,23 @@ async def sums_of_logs(bed: Bed, runs: Sequence[RunId]) -> Sums:
                 tokens = (used.input, used.cached, used.cache_written, used.output)
                 more = (1, *tokens, cost, int(used.cost_usd is None))
                 key = row.agent_id, entry.payload["model"], entry.ts.date()
-                found[key] = tuple(a + b for a, b in zip(found[key], more, strict=True))
-    return dict(found)
+                sums[key] = tuple(a + b for a, b in zip(sums[key], more, strict=True))
+    return dict(sums)
 
 
 def as_sums(totals: Sequence[UsageTotal]) -> Sums:
     """Return the same from totals."""
     return {
-        (one.agent_id, one.model, one.day): (  # type: ignore[misc]
-            one.calls,
-            one.input,
-            one.cached,
-            one.cache_written,
-            one.output,
-            one.cost_usd,
-            one.unpriced,
+        (total.agent_id, total.model, total.day): (  # type: ignore[misc]
+            total.calls,
+            total.input,
+            total.cached,
+            total.cache_written,
+            total.output,
+            total.cost_usd,
+            total.unpriced,
         )
-        for one in totals
+        for total in totals
     }
 
 
@@ -151,15 +151,15 @@ async def check(bed: Bed, seeds: range) -> None:
         runs.append(await bed.submit(office.levels[level], plan, execution_budget=budget))
     await bed.restart()
 
-    wanted = await sums_of_logs(bed, runs)
+    sums = await sums_of_logs(bed, runs)
     totals = [
-        one
+        total
         for agent in office.levels
-        for one in await bed.runtime.usage(agent=agent)
-        if one.tenant == agent.tenant
+        for total in await bed.runtime.usage(agent=agent)
+        if total.tenant == agent.tenant
     ]
-    assert as_sums(totals) == wanted
-    assert {key[0] for key in wanted} == set(office.levels)
+    assert as_sums(totals) == sums
+    assert {key[0] for key in sums} == set(office.levels)
 
 
 async def test_totals_are_the_sums_of_logs(bed: Bed) -> None:

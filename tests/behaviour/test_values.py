@@ -59,9 +59,9 @@ async def test_every_json_value_is_returned_unchanged(bed: Bed) -> None:
             got.append(await ctx.state.get(f"k{n}"))
         return [_exact(value) for value in got]
 
-    wanted = [_exact(value) for value in VALUES for _ in range(2)]
+    expected_values = [_exact(value) for value in VALUES for _ in range(2)]
     for value in await bed.live_and_replayed(body):
-        assert value == wanted
+        assert value == expected_values
 
 
 @pytest.mark.item(74, 255)
@@ -243,8 +243,8 @@ async def test_each_key_of_a_large_state_is_unchanged(bed: Bed) -> None:
         if inbox[0].payload == "set":
             for key in keys:
                 await ctx.state.set(key, os.urandom(8_000).hex() + key)
-        found = [await ctx.state.get(key, "") for key in [*keys, "other", *keys]]
-        return [str(one)[-2:] for one in found]
+        values = [await ctx.state.get(key, "") for key in [*keys, "other", *keys]]
+        return [str(value)[-2:] for value in values]
 
     agent = await bed.serve(act)
     first = await bed.result(await bed.submit(agent, "set"))
@@ -291,17 +291,17 @@ async def test_errors_carry_the_same_live_and_on_replay(bed: Bed) -> None:
         async def fail(n: int) -> None:
             raise errors[n]
 
-        found: list[Any] = []
+        details: list[Any] = []
         for n in range(len(errors)):
             try:
                 await ctx.step("fail", fail, n)
             except StatusError as exc:
-                found.append(exc.status)
+                details.append(exc.status)
             except OSError as exc:
-                found.append([exc.errno, exc.filename])
+                details.append([exc.errno, exc.filename])
             except RecordedError as exc:
-                found.append(exc.attributes)
-        return found
+                details.append(exc.attributes)
+        return details
 
     for value in await bed.live_and_replayed(body):
         assert value == [410, [2, "/x"], {"status": 410}]

@@ -105,12 +105,12 @@ async def test_a_run_is_parked_on_a_host_without_its_version(bed: Bed, other: st
 @pytest.mark.item(489)
 async def test_a_retry_has_the_version_of_the_run(bed: Bed) -> None:
     """Also if the newer version was registered between two attempts."""
-    agent_id, said = bed.name(), []
+    agent_id, versions = bed.name(), []
 
     def version(name: str) -> Acting:
         async def act(ctx: RunContext, inbox: list[Message]) -> str:
             del inbox
-            said.append(name)
+            versions.append(name)
             if ctx.meta.attempt == 1:
                 await bed.runtime.register(version("2"))
                 raise ValueError("once")
@@ -122,7 +122,7 @@ async def test_a_retry_has_the_version_of_the_run(bed: Bed) -> None:
     run_id = await bed.submit(agent_id)
 
     assert await bed.result(run_id) == "1"
-    assert said == ["1", "1"]
+    assert versions == ["1", "1"]
 
 
 @pytest.mark.item(489)
@@ -154,13 +154,13 @@ async def test_continue_as_new_gives_a_run_the_new_version(bed: Bed) -> None:
 
     def counter(name: str) -> Acting:
         async def act(ctx: RunContext, inbox: list[Message]) -> object:
-            said: Any = inbox[0].payload
+            versions: Any = inbox[0].payload
             await ctx.step("mark", bed.world.do, "mark")
             await ctx.sleep_until_signal("go")
-            said = [*said, name]
-            if len(said) < 3:
-                await ctx.continue_as_new(said)
-            return said
+            versions = [*versions, name]
+            if len(versions) < 3:
+                await ctx.continue_as_new(versions)
+            return versions
 
         return Acting(agent_id, act, version=name)
 
@@ -203,13 +203,13 @@ async def test_types_have_versions_too(bed: Bed) -> None:
     """Versions of the agents that their factories make."""
     prefix = bed.name()
     agent_id = type(prefix)(prefix.type, "7")
-    await bed.runtime.register_type(prefix.type, lambda one: desk(bed, one, "1"))
+    await bed.runtime.register_type(prefix.type, lambda agent_id: desk(bed, agent_id, "1"))
     run_id = await bed.submit(agent_id)
     await bed.marked(run_id)
-    await bed.runtime.register_type(prefix.type, lambda one: desk(bed, one, "2"))
+    await bed.runtime.register_type(prefix.type, lambda agent_id: desk(bed, agent_id, "2"))
     other = await bed.submit(type(prefix)(prefix.type, "8"))
-    for one in (run_id, other):
-        await bed.runtime.signal(one, "go")
+    for id_ in (run_id, other):
+        await bed.runtime.signal(id_, "go")
 
     assert await bed.result(run_id) == ["1", "1"]
     assert await bed.result(other) == ["2", "2"]
@@ -270,13 +270,13 @@ async def test_patched_is_evaluated_in_each_generation(bed: Bed) -> None:
     new_code = [False]
 
     async def act(ctx: RunContext, inbox: list[Message]) -> object:
-        said: Any = inbox[0].payload
-        said = [*said, bool(new_code[0] and await ctx.patched("tax"))]
+        flags: Any = inbox[0].payload
+        flags = [*flags, bool(new_code[0] and await ctx.patched("tax"))]
         await ctx.step("mark", bed.world.do, "mark")
         await ctx.sleep_until_signal("go")
-        if len(said) < 3:
-            await ctx.continue_as_new(said)
-        return said
+        if len(flags) < 3:
+            await ctx.continue_as_new(flags)
+        return flags
 
     run_id = await bed.submit(await bed.serve(act), [])
     await bed.marked(run_id)

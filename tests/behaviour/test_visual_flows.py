@@ -65,18 +65,18 @@ async def test_loops_branches_and_routes_survive_crashes(bed: Bed) -> None:
     )
     stage = await staged(bed, compile_visualflow(drawn))
     run_id = await stage.runs.start("f")
-    asked, waits = [], await stage.waits(run_id, 2)
+    prompts, waits = [], await stage.waits(run_id, 2)
     for answer in ("no", "ok", "ok"):
         waits = await stage.waits(run_id, 2)
-        (wait,) = [one for one in waits if one.prompt != "other"]
-        asked.append(wait.prompt)
+        (wait,) = [wait for wait in waits if wait.prompt != "other"]
+        prompts.append(wait.prompt)
         await stage.restart()
         await stage.runs.resume(run_id, str(wait.wait_key), {"response": answer})
-    (other,) = [one for one in waits if one.prompt == "other"]
+    (other,) = [wait for wait in waits if wait.prompt == "other"]
     await stage.runs.resume(run_id, str(other.wait_key), {"response": "x"})
     state = await stage.ended(run_id)
 
-    assert asked == ["a", "no", "b"]
+    assert prompts == ["a", "no", "b"]
     assert state.output == {"success": True, "done": ["a", "b"], "said": "x", "many": 2}
 
 
@@ -93,22 +93,22 @@ async def test_branches_of_a_sequential_flow_wait_for_each_other(bed: Bed) -> No
     )
     stage = await staged(bed, compile_visualflow(drawn, sequential=True))
     run_id = await stage.runs.start("f")
-    asked = []
+    prompts = []
     for answer in (1, 2):
         (wait,) = await stage.waits(run_id)
-        asked.append(wait.prompt)
+        prompts.append(wait.prompt)
         await stage.restart()
         await stage.runs.resume(run_id, str(wait.wait_key), {"response": answer})
     state = await stage.ended(run_id)
 
-    assert (asked, state.output) == (["a", "b"], {"success": True, "a": 1, "b": 2})
+    assert (prompts, state.output) == (["a", "b"], {"success": True, "a": 1, "b": 2})
 
 
 def on_the_loop(tool: Tool) -> Tool:
     """Return a tool that has no thread: virtual time waits for none."""
 
-    async def call(**given: Any) -> Any:
-        return tool.run(**given)
+    async def call(**arguments: Any) -> Any:
+        return tool.run(**arguments)
 
     return replace(tool, run=call, thread=False)
 
@@ -135,7 +135,7 @@ async def test_schedules_agents_functions_and_files_outlive_hosts(bed: Bed, tmp_
     name = "visual_react_agent_f_a"
     specs = compile_visualflow_tree("f", {"f": drawn, name: {**agent, "id": name}})
     folder = ConfinedFolder(tmp_path)
-    handlers = local_llm({}, [on_the_loop(one) for one in file_tools(folder)]).effect_handlers
+    handlers = local_llm({}, [on_the_loop(tool) for tool in file_tools(folder)]).effect_handlers
     stage = await staged(bed, *specs.values(), effect_handlers=handlers)
     run_id = await stage.runs.start("f")
     (wait,) = await stage.waits(run_id)
@@ -162,27 +162,27 @@ async def test_an_agent_of_a_drawing_may_be_one_of_the_hosts(bed: Bed) -> None:
     with pytest.raises(RegistrationError, match="'f' is a flow and an agent"):
         Flows("x", [spec], agents={"f": name})
     stage = await staged(bed, spec, agents=helper)
-    asked: list[Any] = []
+    payloads: list[Any] = []
 
     async def act(ctx: RunContext, inbox: list[Message]) -> Any:
-        asked.append(inbox[0].payload)
+        payloads.append(inbox[0].payload)
         return (await ctx.approval("greet")).is_approved and "Hello"
 
     await bed.runtime.register_type(name, lambda id_: Acting(id_, act))
     run_id = await stage.runs.start("f")
-    await bed.until(lambda: asked)
+    await bed.until(lambda: payloads)
     (child,) = await bed.runtime.children(run_id)
     async with asyncio.timeout(LIMIT_S):
         open_ = bed.runtime.approvals.open
-        while not (found := await open_(run_id=child.run_id)):  # noqa: ASYNC110 - rows
+        while not (requests := await open_(run_id=child.run_id)):  # noqa: ASYNC110 - rows
             await asyncio.sleep(0.01)
-    shown = await WebClient(app(bed.runtime)).get(f"/v1/graph-runs/{run_id}")
+    view = await WebClient(app(bed.runtime)).get(f"/v1/graph-runs/{run_id}")
     await stage.restart()
     await bed.runtime.register_type(name, lambda id_: Acting(id_, act))
-    await bed.runtime.approvals.decide(found[0].id, approve=True, by="Ann")
+    await bed.runtime.approvals.decide(requests[0].id, approve=True, by="Ann")
     state = await stage.ended(run_id)
 
-    assert (shown["wait"]["run"], shown["wait"]["sub_waiting"]) == (child.run_id, None)
+    assert (view["wait"]["run"], view["wait"]["sub_waiting"]) == (child.run_id, None)
     assert child.agent_id.type == name
     assert state.output == {"success": True, "x": "Hello", "y": {"sub_run_id": child.run_id}}
-    assert [one["text"] for one in asked[:1]] == ["Ann"]
+    assert [payload["text"] for payload in payloads[:1]] == ["Ann"]

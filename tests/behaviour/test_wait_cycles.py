@@ -69,7 +69,7 @@ async def taken_back(bed: Bed, agents: list[AgentId], outputs: list[Any]) -> Non
 
     The refused ask was withdrawn, the other one was not.
     """
-    refused, answered = (agents[outputs.index(said)] for said in ("cycle", "answered"))
+    refused, answered = (agents[outputs.index(output)] for output in ("cycle", "answered"))
     await bed.until(lambda: bed.world.count[f"after agent:{refused}"])
     got = {text: n for text, n in bed.world.count.items() if text.startswith(("q ", "after "))}
     assert got == {f"after agent:{refused}": 1, f"q agent:{answered}": 1}

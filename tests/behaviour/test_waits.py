@@ -186,8 +186,8 @@ async def test_a_suspended_run_keeps_its_identity(bed: Bed) -> None:
     assert await bed.result(run_id) == run_id
     log = await bed.log(run_id)
     assert [entry.seq for entry in log] == [*range(len(log))]
-    told = ["run.suspended", "run.resumed"] * 2 if bed.drops else []
-    assert [e.kind for e in log if e.kind in ("run.suspended", "run.resumed")] == told
+    kinds = ["run.suspended", "run.resumed"] * 2 if bed.drops else []
+    assert [e.kind for e in log if e.kind in ("run.suspended", "run.resumed")] == kinds
     assert await bed.kinds(run_id) == [
         "run.started",
         "msg.received",

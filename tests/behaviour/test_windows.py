@@ -39,7 +39,7 @@ async def double(n: int) -> int:
     return 2 * n
 
 
-async def said(ctx: RunContext, inbox: list[Message]) -> str:
+async def answer_message(ctx: RunContext, inbox: list[Message]) -> str:
     """Answer each run's message by the model."""
     return (await ctx.generate(str(inbox[0].payload))).text
 
@@ -60,10 +60,10 @@ async def test_the_report_has_the_window_of_the_next_call(bed: Bed) -> None:
     reports = []
     for n in range(4):
         reports.append(await bed.runtime.window(agent.id))
-        asked = model.calls
+        calls_before = model.calls
         await bed.result(await bed.submit(agent.id, f"question {n}"))
 
-        assert reports[-1].messages == tuple(model.asked[asked].messages[:-1])
+        assert reports[-1].messages == tuple(model.asked[calls_before].messages[:-1])
 
     report = reports[-1]
     [step] = report.steps
@@ -88,7 +88,7 @@ async def test_the_report_names_a_strategy_that_would_call_a_model(bed: Bed) -> 
     ]
     budget = TokenBudgetComposedStrategy(strategies, 70, target_tokens=40, counter=BY_TENS)
     context = ContextConfig(StoreHistory(), CompactionPipeline([budget], counter=BY_TENS))
-    agent = await bed.serve(said, model=model, context=context, session="s")
+    agent = await bed.serve(answer_message, model=model, context=context, session="s")
     early = [ChatMessage.of("user", str(n)) for n in range(8)]
     await bed.runtime.history.append_many(agent, early, session_id="s")
 
@@ -113,10 +113,12 @@ async def test_the_report_names_a_strategy_that_would_call_a_model(bed: Bed) -> 
 async def test_a_window_of_an_external_provider_or_of_no_turns(bed: Bed) -> None:
     """A provider of the author is read; with retention NONE there is no turn before a run."""
     history = InMemoryHistoryProvider()
-    outside = await bed.serve(said, model=ScriptedModel("a"), context=ContextConfig(history))
+    outside = await bed.serve(
+        answer_message, model=ScriptedModel("a"), context=ContextConfig(history)
+    )
     await bed.result(await bed.submit(outside, "q", session_id="s"))
     unkept = ContextConfig(StoreHistory(), retention=HistoryRetention.NONE)
-    forgetful = await bed.serve(said, model=ScriptedModel("a"), context=unkept)
+    forgetful = await bed.serve(answer_message, model=ScriptedModel("a"), context=unkept)
     await bed.result(await bed.submit(forgetful, "q", session_id="s"))
 
     report = await bed.runtime.window(outside, "s")

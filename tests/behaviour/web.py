@@ -51,13 +51,13 @@ class Answer:
 class Stream:
     """A stream of events as a client receives it.
 
-    Attributes: answer: Its status and headers; the body if it is no stream. gone: Set when the
-    client has disconnected. free: Set while the client reads. chunks: As they came, comments and
+    Attributes: answer: Its status and headers; the body if it is no stream. disconnect: Set when
+    the client has disconnected. free: Set while the client reads. chunks: As they came, comments and
     `retry` included.
     """
 
     def __init__(self, *, is_slow: bool = False) -> None:
-        self.answer, self.gone, self.free = Answer(), asyncio.Event(), asyncio.Event()
+        self.answer, self.disconnect, self.free = Answer(), asyncio.Event(), asyncio.Event()
         self.chunks: list[bytes] = []
         self._events: list[dict[str, Any]] = []
         self._came = asyncio.Event()
@@ -103,19 +103,19 @@ class Stream:
 
     async def until_end(self) -> list[dict[str, Any]]:
         """Return all remaining events; they need no names."""
-        found: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         while (event := await self.next()) is not None:
-            found.append(event)
-        return found
+            events.append(event)
+        return events
 
     async def until(self, *types: str) -> list[dict[str, Any]]:
         """Return the events up to the first one of these types, or up to the end."""
-        found: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         while (event := await self.next()) is not None:
-            found.append(event)
+            events.append(event)
             if event["event"] in types:
                 break
-        return found
+        return events
 
 
 class WebClient:
@@ -160,7 +160,7 @@ class WebClient:
             **more: The same.
         """
         answer = Answer()
-        given = {"accept": "application/json", **self.headers, **(headers or {}), **more}
+        request_headers = {"accept": "application/json", **self.headers, **(headers or {}), **more}
         waiting = list(pieces) if pieces is not None else [_bytes_of(body)]
 
         async def receive() -> Message:
@@ -177,7 +177,7 @@ class WebClient:
             answer.take(message)
 
         async with asyncio.timeout(3 * LIMIT_S):
-            await self._app(scope_of(method, path, given), receive, send)
+            await self._app(scope_of(method, path, request_headers), receive, send)
         return answer
 
     @asynccontextmanager
@@ -195,12 +195,12 @@ class WebClient:
         stream = Stream(is_slow=is_slow)
         method = "GET" if body is None else "POST"
         scope = scope_of(method, path, {"accept": "text/event-stream", **self.headers, **headers})
-        given = [{"type": "http.request", "body": _bytes_of(body), "more_body": False}]
+        messages = [{"type": "http.request", "body": _bytes_of(body), "more_body": False}]
 
         async def receive() -> Message:
-            if given:
-                return given.pop()
-            await stream.gone.wait()
+            if messages:
+                return messages.pop()
+            await stream.disconnect.wait()
             return {"type": "http.disconnect"}
 
         async with asyncio.timeout(3 * LIMIT_S), asyncio.TaskGroup() as group:
@@ -208,7 +208,7 @@ class WebClient:
             try:
                 yield stream
             finally:
-                stream.gone.set()
+                stream.disconnect.set()
                 stream.free.set()
 
     async def get(self, path: str, **headers: str) -> Any:
@@ -227,7 +227,7 @@ class WebClient:
 def scope_of(method: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
     """Return the ASGI scope of a request; the path is not decoded."""
     target, _, query = path.partition("?")
-    given = [
+    header_pairs = [
         (name.replace("_", "-").lower().encode(), text.encode()) for name, text in headers.items()
     ]
     return {
@@ -240,7 +240,7 @@ def scope_of(method: str, path: str, headers: dict[str, str]) -> dict[str, Any]:
         "raw_path": target.encode(),
         "query_string": query.encode(),
         "root_path": "",
-        "headers": [HOST, *given] if "host" not in headers else given,
+        "headers": [HOST, *header_pairs] if "host" not in headers else header_pairs,
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 8123),
     }
@@ -269,13 +269,13 @@ async def web_elsewhere(bed: Bed, *, app_name: str, **settings: Any) -> AsyncIte
         yield WebClient(app(runtime, default_app=app_name, **settings))
 
 
-async def made(web: WebClient, session: str = "s") -> str:
+async def create_session(web: WebClient, session: str = "s") -> str:
     """Make a session, and return its path."""
     await web.post("/v1/sessions", {"session_id": session})
     return f"/v1/sessions/{session}"
 
 
-async def told(web: WebClient, path: str, text: str, **headers: str) -> Any:
+async def run_message(web: WebClient, path: str, text: str, **headers: str) -> Any:
     """Return a run that a message started, after its end."""
     return await web.post(f"{path}/runs", {"text": text}, prefer="wait=20", **headers)
 

@@ -63,7 +63,7 @@ def names_in_module(file: Path) -> Iterator[str]:
 
 
 def names_in_sql(file: Path) -> list[str]:
-    """Return the names of a function of the database; those of tables and columns are kept."""
+    """Return all names in a function of the database, those of tables and columns included."""
     return re.findall(r"[a-z_]+", NO_NAMES.sub("", file.read_text(encoding="utf-8")))
 
 

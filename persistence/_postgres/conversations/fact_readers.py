@@ -23,7 +23,7 @@ from persistence._postgres.reads.reads import Begun, LogReaders
 
 _log = logging.getLogger("callboard.postgres")
 
-FACTS_POLL_S: Final = 0.5
+POLL_S: Final = 0.5
 """Seconds between two polls of the sessions that are followed here, with or without notifications."""
 SAY_EVERY: Final = 20
 """Number of polls after which other processes are notified again of the sessions that are followed here."""
@@ -187,7 +187,7 @@ class FactReaders:
         poll_count = 0
         while True:
             await self._has_readers.wait()
-            await asyncio.sleep(FACTS_POLL_S)
+            await asyncio.sleep(POLL_S)
             poll_count += 1
             try:
                 await self.poll(say=poll_count % SAY_EVERY == 0)

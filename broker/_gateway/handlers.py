@@ -300,7 +300,7 @@ def _check_addressable(agent_id: AgentId) -> AgentId:
 
 
 def _message_id(text: str | None) -> str:
-    return bodies.outsiders_id(text) if text else secrets.token_hex(16)
+    return bodies.external_id(text) if text else secrets.token_hex(16)
 
 
 def _seconds(value: JsonValue, what: str) -> float:

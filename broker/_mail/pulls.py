@@ -121,7 +121,7 @@ class Pulls:
             reader.wake()
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """True if readers may read ahead."""
         return self.buffered_bytes < READ_AHEAD_BYTES
 

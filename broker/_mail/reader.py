@@ -205,7 +205,7 @@ class ShardReader:
                     size = self._buffer.size
                     messages, position = self._buffer.take(MAX_BATCH, BATCH_BYTES)
                     self._pulls.buffered_bytes -= size - self._buffer.size
-                    if not self._outstanding and self._pulls.has_room:
+                    if not self._outstanding and self._pulls.has_capacity:
                         self._release()
                     await self._ask()
                     yield self._batch([await self._pulls.whole(m) for m in messages], position)
@@ -261,7 +261,7 @@ class ShardReader:
     async def _may_continue(self) -> bool:
         """Return True if more of a backlog may be requested beside the buffered messages."""
         permits = self._pulls.permits
-        if permits.locked() or not self._pulls.has_room:
+        if permits.locked() or not self._pulls.has_capacity:
             return False
         if not self._has_permit:
             await self._acquire()
@@ -281,13 +281,15 @@ class ShardReader:
     async def _ask(self, *, is_permitted: bool = False) -> None:
         if self._backlog and not is_permitted and not await self._may_continue():
             return
-        reads_ahead = self._backlog > 0 and self._pulls.has_room
-        room = MAX_BUFFERED - len(self._buffer) - self._outstanding
+        reads_ahead = self._backlog > 0 and self._pulls.has_capacity
+        free_count = MAX_BUFFERED - len(self._buffer) - self._outstanding
         is_full = self._buffer.size > KEEP_BYTES and not reads_ahead
         is_full = is_full or self._buffer.length > AHEAD_BYTES
-        if self._outstanding > ASK_AGAIN_AT or is_full or room <= 0 or self._broken_reason:
+        if self._outstanding > ASK_AGAIN_AT or is_full or free_count <= 0 or self._broken_reason:
             return
-        batch = 1 if self._is_next_oversize else min(room, MAX_ASK if reads_ahead else MAX_BATCH)
+        batch = (
+            1 if self._is_next_oversize else min(free_count, MAX_ASK if reads_ahead else MAX_BATCH)
+        )
         times = max(1, ASK_AHEAD // max(1, self._pulls.asking)) if reads_ahead else 1
         limit = b"" if self._is_next_oversize else b',"max_bytes":%d' % (times * ASK_BYTES)
         self._outstanding += batch

@@ -108,7 +108,7 @@ def checked_id(text: str) -> str:
     return text
 
 
-def outsiders_id(text: str) -> str:
+def external_id(text: str) -> str:
     """Return `text` if it can be the id that an external client gave.
 
     Raises:

@@ -302,7 +302,7 @@ def _id_from_outside(wire: Wire, source: str) -> str:
     """Return the publisher's id; of a message without one, made of its position in EDGE."""
     message_id = wire.headers.get(wire_headers.MESSAGE_ID) or wire.headers.get("ce-id")
     if message_id:
-        return bodies.outsiders_id(message_id)
+        return bodies.external_id(message_id)
     stream, number, *_ = _parts(source)
     return derive_id("edge", stream, number, _digest(wire.data))
 

@@ -188,13 +188,13 @@ def of_model_calls(calls: ModelCounters) -> Iterator[Metric]:
     share = HistogramMetricFamily(
         "callboard_model_cache_share", "Part of a request read from a cache.", labels=_MODEL
     )
-    for model, meters in sorted(calls.models.items()):
-        _add(tokens, ("chat", *model, "input"), meters.input)
-        _add(tokens, ("chat", *model, "output"), meters.output)
-        _add(duration, ("chat", *model, ""), meters.duration_s)
-        _add(duration, ("chat", *model, "_OTHER"), meters.failed_s)
-        _add(window, model, meters.window)
-        _add(share, model, meters.cache_share)
+    for model, histograms in sorted(calls.models.items()):
+        _add(tokens, ("chat", *model, "input"), histograms.input)
+        _add(tokens, ("chat", *model, "output"), histograms.output)
+        _add(duration, ("chat", *model, ""), histograms.duration_s)
+        _add(duration, ("chat", *model, "_OTHER"), histograms.failed_s)
+        _add(window, model, histograms.window)
+        _add(share, model, histograms.cache_share)
     yield from (tokens, duration, window, share)
     compactions = CounterMetricFamily(
         "callboard_context_compactions", "Windows that a strategy changed.", labels=["strategy"]

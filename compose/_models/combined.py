@@ -599,9 +599,9 @@ def stream_of(
         client: The client.
         messages: The messages of the request.
         options: The options of the request; None for the client's own.
-        on_sign: Called for everything that a client receives, if the client has an attribute `tells_signs`.
+        on_sign: Called for everything that a client receives, if the client has an attribute `reports_signs`.
     """
-    if on_sign is not None and getattr(client, "tells_signs", False):
+    if on_sign is not None and getattr(client, "reports_signs", False):
         events = cast("Any", client).generate_stream(messages, options=options, on_sign=on_sign)
     else:
         events = client.generate_stream(messages, options=options)

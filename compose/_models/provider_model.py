@@ -79,7 +79,7 @@ class ProviderModel:
 
         return cls(name, make, settings=settings, registry=registry)
 
-    tells_signs: ClassVar[bool] = True
+    reports_signs: ClassVar[bool] = True
     """True, because `generate_stream` takes `on_sign`."""
 
     @property

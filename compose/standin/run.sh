@@ -73,9 +73,9 @@ docker build -q --build-arg BASE="$base" -f "$here/postgres.Dockerfile" -t "$POS
 docker build -q --build-arg BASE="$base" -f "$here/redis.Dockerfile" -t "$REDIS_IMAGE" "$context"
 
 echo "== callboard, from this checkout"
-docker build --network host --build-arg PYTHON_IMAGE="$base" -f "$root/compose/Dockerfile" -t callboard:0.1.0 "$root"
+docker build --network host --build-arg PYTHON_IMAGE="$base" -f "$root/compose/Dockerfile" -t callboard:0.2.0 "$root"
 docker images
 
 echo "== up, through the published ports, down"
 cd "$root"
-HOST_IMAGE=callboard:0.1.0 ${PYTEST:-python3 dev.py test} tests/system/operations/test_compose_up.py -p no:randomly
+HOST_IMAGE=callboard:0.2.0 ${PYTEST:-python3 dev.py test} tests/system/operations/test_compose_up.py -p no:randomly

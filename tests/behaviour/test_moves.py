@@ -176,7 +176,7 @@ async def test_the_drain_of_a_lost_shard_ends(bed: Bed) -> None:
     old._host.ownership.on_report(HostReport((), (lease,), datetime.now(UTC)))
     assert await bed.result(run_id) == "done"
     assert not old._host.worker.held.draining
-    await bed.until(lambda: not old._host.ownership._rebalancer._leaving)
+    await bed.until(lambda: not old._host.ownership._rebalancer._releasing)
     async with waiting_host(bed, agent) as rival:
         give_back(old, agent)
         await bed.until(lambda: rival._host.worker.lease_of(agent) is not None)

@@ -185,7 +185,7 @@ async def test_a_turn_over_http_reads_no_row(
 ) -> None:
     """The submit checks the session. A refused run reads the session's row, and then whether it was deleted."""
     counts: Counter[str] = Counter()
-    for module, name in ((reads, "TAIL_POLL_S"), (fact_readers, "LOOK_S")):
+    for module, name in ((reads, "TAIL_POLL_S"), (fact_readers, "POLL_S")):
         monkeypatch.setattr(module, name, 3_600)
     async with http.served(postgres_dsn) as server:
         await http.make_session(server, "s")
@@ -204,7 +204,7 @@ async def test_a_watched_turn_reads_no_row(
 ) -> None:
     """Its facts, entries and nodes are handed over with the submit and with commits."""
     counts: Counter[str] = Counter()
-    for module, name in ((reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "LOOK_S")):
+    for module, name in ((reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "POLL_S")):
         monkeypatch.setattr(module, name, 3_600)
     agent = ReActAgent(
         "bench", model=FunctionModel(looks_then_tells), tools=[Tool("look", "", look)]

@@ -1,7 +1,7 @@
 """Which checklist rows have a test: `poe items` lists those that have none.
 
-A test names its rows by `@pytest.mark.item(12, 13)`. `tests/items.txt` holds the rows due so far,
-as numbers and ranges.
+A test names its rows by `@pytest.mark.item(12, 13)`. `tests/checklist.tsv` has the text of each row, and
+`tests/items.txt` the rows due so far, as numbers and ranges.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 DUE = ROOT / "tests" / "items.txt"
+CHECKLIST = ROOT / "tests" / "checklist.tsv"
 _PREFIX = "item-row "
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.harness import items
@@ -26,3 +28,18 @@ def test_rows_are_written_as_ranges() -> None:
 def test_the_rows_due_are_well_formed() -> None:
     """The list in the repository can be read."""
     assert items.parse_rows(items.DUE.read_text())
+
+
+def test_every_row_that_a_test_names_is_in_the_checklist() -> None:
+    """Rows are numbered without a gap. The due ones, and those of all markers, are among them."""
+    lines = items.CHECKLIST.read_text(encoding="utf-8").splitlines()
+    rows = [int(line.split("\t")[0]) for line in lines[1:]]
+    texts = [file.read_text(encoding="utf-8") for file in (items.ROOT / "tests").rglob("*.py")]
+    calls = [call for text in texts for call in re.findall(r"mark\.item\(([\d, \n]+)\)", text)]
+    named = {int(number) for call in calls for number in re.findall(r"\d+", call)}
+
+    assert lines[0] == "id\titem\tworks when"
+    assert rows == [*range(1, len(rows) + 1)]
+    assert len(named) > 450
+    assert named - {*rows} == set()
+    assert {*items.parse_rows(items.DUE.read_text())} - {*rows} == set()

@@ -166,7 +166,7 @@ def inbox_of(
         history.retry = retry_in(payload)
         arrived = mail or loaded.messages
         parent_agent = loaded.row.parent_agent
-        if parent_agent is not None and not _tells_parent([item.message for item in arrived]):
+        if parent_agent is not None and not _names_parent([item.message for item in arrived]):
             payload["parent"] = history.parent_agent = str(parent_agent)
         if run.mode is not None:
             payload["mode"] = run.mode
@@ -218,7 +218,7 @@ def begin_session(run: RunState, sessions: Sessions, inbox: Sequence[Message]) -
     """
     run.client_tools = tuple(tool for message in inbox for tool in client_tools_in(message.payload))
     run.parent_agent = run.history.parent_agent
-    if run.parent_agent is None and _tells_parent(inbox):
+    if run.parent_agent is None and _names_parent(inbox):
         run.parent_agent = str(inbox[0].sender).removeprefix(_SPAWNED_BY)
     sessions.begin(session_named_in(inbox))
 
@@ -234,7 +234,7 @@ def enter_code(run: RunState, meta: RunMeta, sessions: Sessions) -> None:
         run.spans.enter()
 
 
-def _tells_parent(inbox: Sequence[Message]) -> bool:
+def _names_parent(inbox: Sequence[Message]) -> bool:
     return bool(inbox) and (inbox[0].sender or "").startswith(_SPAWNED_BY)
 
 

@@ -233,7 +233,7 @@ class Rebalancer:
         drain_s: float = DRAIN_S,
     ) -> None:
         self._worker, self._release, self._drain_s = worker, release, drain_s
-        self._leaving: set[ShardId] = set()
+        self._releasing: set[ShardId] = set()
         self._is_draining = False
 
     def follow(self, surplus: Sequence[Surplus], tasks: TaskScope) -> None:
@@ -242,7 +242,7 @@ class Rebalancer:
         busy: list[ShardLease] = []
         for group in surplus:
             leases = self._worker.held.among(group.shards)
-            staying_leases = [lease for lease in leases if lease.shard not in self._leaving]
+            staying_leases = [lease for lease in leases if lease.shard not in self._releasing]
             count = group.count - (len(group.shards) - len(staying_leases))
             is_busy = {s.shard: bool(self._worker.executing_in(s.shard)) for s in staying_leases}
             # False sorts first: idle shards go before busy ones.
@@ -261,7 +261,7 @@ class Rebalancer:
         self, releasing: Awaitable[None], leases: Sequence[ShardLease], tasks: TaskScope
     ) -> None:
         shards = [lease.shard for lease in leases]
-        self._leaving.update(shards)
+        self._releasing.update(shards)
         self._worker.held.draining.update(shards)
         tasks.start(self._await_release(releasing, shards), name="giving shards back")
 
@@ -271,7 +271,7 @@ class Rebalancer:
         except ActorsError as exc:
             _log.warning("shards were given up without telling the store", exc_info=exc)
         finally:
-            self._leaving.difference_update(shards)
+            self._releasing.difference_update(shards)
 
     async def _release_leases(self, leases: Sequence[ShardLease]) -> None:
         await self._release(leases)
@@ -281,12 +281,12 @@ class Rebalancer:
         """Release each shard once nothing executes in it; after a time limit evict its executions."""
         try:
             busy_leases = await self._release_idle(leases, limit_s=self._drain_s)
-            leaving_leases = [lease for lease in busy_leases if self._hand_over_runs(lease)]
-            kept_shards = [lease.shard for lease in busy_leases if lease not in leaving_leases]
+            released_leases = [lease for lease in busy_leases if self._hand_over_runs(lease)]
+            kept_shards = [lease.shard for lease in busy_leases if lease not in released_leases]
             if kept_shards:
-                self._leaving.difference_update(kept_shards)
+                self._releasing.difference_update(kept_shards)
                 self._worker.keep(kept_shards)
-            busy_leases = await self._release_idle(leaving_leases, limit_s=LEAVE_S)
+            busy_leases = await self._release_idle(released_leases, limit_s=LEAVE_S)
             if busy_leases:
                 await self._release_leases(busy_leases)
         finally:

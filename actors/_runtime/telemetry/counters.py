@@ -29,7 +29,7 @@ OTHER: Final = "other"
 
 
 @dataclass(slots=True)
-class ModelMeters:
+class ModelHistograms:
     """Histograms of one model.
 
     Attributes:
@@ -58,7 +58,7 @@ class ModelCounters:
         compactions: Windows that a strategy changed, by the strategy's class.
     """
 
-    models: dict[tuple[str, str], ModelMeters] = field(default_factory=dict)
+    models: dict[tuple[str, str], ModelHistograms] = field(default_factory=dict)
     compactions: dict[str, int] = field(default_factory=dict)
 
     def count_call(self, model: str, payload: Mapping[str, JsonValue], took_s: float) -> None:
@@ -67,23 +67,23 @@ class ModelCounters:
         # Each name is a time series of the metrics page, and an agent may name any model.
         if key not in self.models and len(self.models) >= MAX_NAMES:
             key = ("", OTHER)
-        meters = self.models.get(key)
-        if meters is None:
-            meters = self.models[key] = ModelMeters()
+        histograms = self.models.get(key)
+        if histograms is None:
+            histograms = self.models[key] = ModelHistograms()
         if payload.get("status") != "ok":
-            meters.failed_s.observe(took_s)
+            histograms.failed_s.observe(took_s)
             return
-        meters.duration_s.observe(took_s)
+        histograms.duration_s.observe(took_s)
         usage = payload.get("usage")
         if isinstance(usage, dict):
             input_tokens = number_of(usage.get("input"))
-            meters.input.observe(input_tokens)
-            meters.output.observe(number_of(usage.get("output")))
+            histograms.input.observe(input_tokens)
+            histograms.output.observe(number_of(usage.get("output")))
             if input_tokens:
-                meters.cache_share.observe(number_of(usage.get("cached")) / input_tokens)
+                histograms.cache_share.observe(number_of(usage.get("cached")) / input_tokens)
         receipt = payload.get("receipt")
         if isinstance(receipt, dict):
-            meters.window.observe(number_of(receipt.get("tokens")))
+            histograms.window.observe(number_of(receipt.get("tokens")))
             for step in receipt_steps(receipt):
                 name = str(step.get("strategy"))
                 if name not in self.compactions and len(self.compactions) >= MAX_NAMES:

@@ -224,8 +224,8 @@ def started_at(
 def execution_before(entries: Sequence[RunLogEntry], seq: int) -> int | None:
     """Return the seq after which the previous execution began, if the log has it."""
     for entry in reversed(entries):
-        is_beginning = entry.kind == K.RUN_RESUMED and entry.payload.get("reason") != OUTLIVED
-        if (is_beginning or entry.kind == K.RUN_STARTED) and entry.seq - 1 < seq:
+        is_start = entry.kind == K.RUN_RESUMED and entry.payload.get("reason") != OUTLIVED
+        if (is_start or entry.kind == K.RUN_STARTED) and entry.seq - 1 < seq:
             return entry.seq - 1
         if entry.kind in {K.RUN_ATTEMPT_FAILED, K.RUN_CONTINUED} and entry.seq < seq:
             return entry.seq

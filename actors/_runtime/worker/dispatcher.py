@@ -266,7 +266,7 @@ class MailboxLoader:
                 if page is None or mailbox.revision != revision:
                     mailbox.note_mail()
             if mailbox.revision == revision:
-                mailbox.refill(page, is_all=len(page) < limit)
+                mailbox.load_page(page, is_all=len(page) < limit)
 
     def beside(self, mailbox: Mailbox) -> None:
         """Read while the run that holds the agent goes on, unless that is under way."""

@@ -187,7 +187,7 @@ class Mailbox:
         return min(MAX_MESSAGES, self.capacity.each)
 
     def ask(self) -> int:
-        """Return how many of the oldest pending rows to read for `refill`.
+        """Return how many of the oldest pending rows to read for `load_page`.
 
         When they cannot be read, or are out of date, `note_mail` has to say so.
         """
@@ -196,7 +196,7 @@ class Mailbox:
         free = min(self.capacity.each - self.plain, self.capacity.total - self.capacity.used)
         return known_count + max(free, self._enough - self.plain, 1)
 
-    def refill(self, page: Sequence[Arrived], *, is_all: bool) -> None:
+    def load_page(self, page: Sequence[Arrived], *, is_all: bool) -> None:
         """Take over the oldest pending rows, as read. `is_all` is True if there were no others."""
         # What was taken and is not pending any more is written: its arrival need not be remembered.
         if self.taken_arrivals is not None:

@@ -293,7 +293,7 @@ class GraphRun:
                 execute,
                 rides=rides,
                 reconcile=reconcile,
-                told=model_call,
+                model_facts=model_call,
             )
         except Exception as exc:
             # An error with an origin is the effect's result in the log; any other one is a fault of the host,

@@ -146,7 +146,7 @@ def _event_in(wait: WaitState, answer: Any) -> Any:
 def _end_with_reply(wait: WaitState, answer: Any, state: RunState, now: Now) -> Transition:
     at = now()
     try:
-        payload = durable_copy(answer, "payload", deepest=waits.room_at(wait.result_key))
+        payload = durable_copy(answer, "payload", deepest=waits.max_depth_at(wait.result_key))
     except NotSerializableError as exc:
         return records.failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
     event = _event_in(wait, answer)

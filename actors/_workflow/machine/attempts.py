@@ -24,7 +24,7 @@ from actors._kernel.workflow.effects import (
 )
 from actors._kernel.workflow.errors import GraphError
 from actors._kernel.workflow.run_state import RunState
-from actors._workflow.machine.plans import attempt_of, start_record_of, told_to_model
+from actors._workflow.machine.plans import attempt_of, start_record_of, with_attempt_facts
 from actors._workflow.machine.records import (
     ANSWERS,
     OpenStep,
@@ -34,7 +34,7 @@ from actors._workflow.machine.records import (
 )
 from actors._workflow.machine.spec import EffectPolicy, is_event_key
 from actors._workflow.machine.variables import RUNTIME, namespace, place_of
-from actors._workflow.machine.waits import delta_behind, end_run_with, reply, room_at
+from actors._workflow.machine.waits import delta_behind, end_run_with, max_depth_at, reply
 from actors.errors import NotSerializableError
 
 _DEEPEST_WAIT: Final = WRAPPED - 8
@@ -100,7 +100,9 @@ def ended_soundly(
 def retried(state: RunState, open_step: OpenStep, *, at: str) -> Transition:
     """Begin the next attempt of an effect, which is due."""
     next_attempt = replace(open_step, due=None, started_at=at)
-    next_attempt = replace(next_attempt, effect=told_to_model(next_attempt.effect, next_attempt))
+    next_attempt = replace(
+        next_attempt, effect=with_attempt_facts(next_attempt.effect, next_attempt)
+    )
     return Transition(state, (start_record_of(state, next_attempt),), next_attempt)
 
 
@@ -212,7 +214,7 @@ def sound(outcome: Any, open_step: OpenStep) -> EffectOutcome:  # noqa: PLR0911
         return EffectOutcome.failed(problem, retryable=False)
     try:
         if outcome.status == StepStatus.COMPLETED:
-            depth = room_at(open_step.effect.result_key)
+            depth = max_depth_at(open_step.effect.result_key)
             result = _copy_result(outcome.result, open_step, f"result of {name}", deepest=depth)
             changes = _copy_changes(outcome.changes, name)
             return EffectOutcome(

@@ -175,7 +175,7 @@ def _open_effect(
     )
     if effect.result_key:  # a path that cannot be written is refused before the effect starts
         _trial(state, open_step)
-    model_effect = told_to_model(effect, open_step)
+    model_effect = with_attempt_facts(effect, open_step)
     if model_effect is not effect:
         open_step = replace(open_step, effect=model_effect)
     return Transition(state, (start_record_of(state, open_step),), open_step)
@@ -232,7 +232,7 @@ def attempt_of(
     )
 
 
-def told_to_model(effect: Effect, open_step: OpenStep) -> Effect:
+def with_attempt_facts(effect: Effect, open_step: OpenStep) -> Effect:
     """Return the effect with the facts about the attempt that a model's client may send to its provider."""
     params = effect.payload.get("params") or {}
     if effect.type is not EffectType.LLM_CALL or not isinstance(params, dict):

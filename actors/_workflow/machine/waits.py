@@ -107,7 +107,7 @@ def _answer_leaf(
     assert branch_state is not None
     assert leaf.wait is not None
     check_answer(leaf.wait, payload)
-    answer = durable_copy(payload, "payload", deepest=room_at(leaf.wait.result_key))
+    answer = durable_copy(payload, "payload", deepest=max_depth_at(leaf.wait.result_key))
     return lift_to_run(state, leaf.path, reply(branch_state, leaf.wait, answer, at=at, more=more))
 
 
@@ -230,7 +230,7 @@ def reply(
     return transition if wait.resume_to_node else end_run_with(transition, payload, at=at, via=via)
 
 
-def room_at(result_key: str | None) -> int:
+def max_depth_at(result_key: str | None) -> int:
     """Return the maximum depth of a value that is stored at `result_key` in the vars."""
     return MAX_DEPTH - (result_key or "").count(".") - 1
 

@@ -16,7 +16,7 @@ from actors._kernel.workflow.durable import json_digest
 from actors._kernel.workflow.effects import Effect, EffectOutcome, EffectType, StepStatus
 from actors._workflow.handlers import Handler
 from actors._workflow.machine.attempts import sound
-from actors._workflow.machine.plans import told_to_model
+from actors._workflow.machine.plans import with_attempt_facts
 from actors._workflow.machine.variables import RUNTIME, namespace
 from actors._workflow.notes.messages import (
     PLACEMENTS,
@@ -77,7 +77,7 @@ class Compaction:
         ask = _PROMPT.format(how=how, focus=f" Above all: {focus}." if focus else "")
         text = text_of_messages(self.split.older_messages)
         payload = {"system_prompt": ask, "prompt": f"{text}\n\n---\n{ask}", **self._route()}
-        return told_to_model(Effect(EffectType.LLM_CALL, payload), self.request.open_step)
+        return with_attempt_facts(Effect(EffectType.LLM_CALL, payload), self.request.open_step)
 
     def summarizer_request(self) -> Effect:
         """Return the effect for the handler of `summarizing`."""

@@ -77,7 +77,7 @@ def check(drawing: Drawing, findings: DrawingFindings) -> None:
             if node.type in VARIABLES:
                 _check_names(node, wires_by_node[node.id], drawing, findings)
     _check_wires(drawing, findings)
-    _check_circles(drawing, findings)
+    _check_cycles(drawing, findings)
 
 
 def _check_node(node: DrawnNode, wires: list[DrawnWire], findings: DrawingFindings) -> None:
@@ -162,7 +162,7 @@ def controlled_in(drawing: Drawing) -> set[str]:
     return {end for wire in drawing.wires if wire.is_control for end in (wire.source, wire.target)}
 
 
-def _check_circles(drawing: Drawing, findings: DrawingFindings) -> None:
+def _check_cycles(drawing: Drawing, findings: DrawingFindings) -> None:
     """Add a finding for each node whose value depends on itself."""
     control_nodes = controlled_in(drawing)
     reads: dict[str, set[str]] = {

@@ -23,7 +23,7 @@ from persistence._postgres.reads.reads import Begun, LogReaders
 
 _log = logging.getLogger("callboard.postgres")
 
-LOOK_S: Final = 0.5
+POLL_S: Final = 0.5
 """Seconds between two polls of the sessions that are followed here, with or without notifications."""
 SAY_EVERY: Final = 20
 """Number of polls after which other processes are notified again of the sessions that are followed here."""
@@ -38,7 +38,7 @@ MOST_QUEUED: Final = 1_000
 MOST_HANDED: Final = 256
 """Number of facts that are kept for a slow reader; it reads them instead."""
 
-SQL_LOOK_AT_SESSIONS: Final[LiteralString] = """
+SQL_POLL_SESSIONS: Final[LiteralString] = """
 select s.agent, s.last_fact from sessions s where s.agent = any($1::text[])
 """
 SQL_WATCH_SESSION: Final[LiteralString] = """
@@ -187,21 +187,21 @@ class FactReaders:
         poll_count = 0
         while True:
             await self._has_readers.wait()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             poll_count += 1
             try:
-                await self.look(say=poll_count % SAY_EVERY == 0)
+                await self.poll(say=poll_count % SAY_EVERY == 0)
             except ActorsError as exc:
                 _log.debug("sessions that are followed could not be looked at", exc_info=exc)
                 for agent in self._waiting_readers:  # a caller that reads for itself has the error
                     self.wake(agent)
 
-    async def look(self, *, say: bool) -> None:
+    async def poll(self, *, say: bool) -> None:
         """Wake readers that have facts to read; with `say` notify the other processes first."""
         agents = [str(agent) for agent in self._waiting_readers]
         if say:
             await self._link.fetch("following sessions", SQL_WATCH_SESSIONS, agents)
-        for row in await self._link.fetch("following sessions", SQL_LOOK_AT_SESSIONS, agents):
+        for row in await self._link.fetch("following sessions", SQL_POLL_SESSIONS, agents):
             for reader in self._waiting_readers.get(AgentId.parse(row["agent"]), ()):
                 if row["last_fact"] >= reader.begin:
                     reader.hand(())

@@ -158,10 +158,10 @@ class PostgresArtifactStore(ArtifactStore):
         self, pieces: AsyncIterable[bytes], *, content_type: str = "application/octet-stream"
     ) -> ArtifactRef:
         check_name_of("media type of an artifact", content_type)
-        meter = _PieceMeter(pieces)
+        counter = _PieceCounter(pieces)
         if self._object_bytes is None:
             upload, count, chunk_bytes = secrets.token_hex(16), 0, CHUNK_BYTES
-            async for chunk in _chunks(meter.pieces()):
+            async for chunk in _chunks(counter.pieces()):
                 await self._links.fetch(_STORING, SQL_ADD_CHUNK, upload, count, chunk)
                 count += 1
         else:
@@ -169,13 +169,13 @@ class PostgresArtifactStore(ArtifactStore):
             upload, count, chunk_bytes = OBJECT + name, 0, 0
             # The name is a row before the first byte: an object whose writer dies can be found and removed.
             await self._links.fetch(_STORING, SQL_BEGIN_OBJECT, upload)
-            await self._object_bytes.put(name, meter.pieces())
-        id_ = meter.digest.hexdigest()
-        args = (*self._of, upload, id_, meter.size, content_type, count, chunk_bytes)
+            await self._object_bytes.put(name, counter.pieces())
+        id_ = counter.digest.hexdigest()
+        args = (*self._of, upload, id_, counter.size, content_type, count, chunk_bytes)
         await self._links.value(_STORING, SQL_FINISH, *args)
         ref = await self.stat(id_)
         if ref is None:
-            msg = f"an upload of {meter.size:,} bytes took so long that it was collected: store it again"
+            msg = f"an upload of {counter.size:,} bytes took so long that it was collected: store it again"
             raise ConflictError(msg)
         return ref
 
@@ -245,7 +245,7 @@ class PostgresArtifactStore(ArtifactStore):
         return memoryview(row["data"])[at - chunk_start : end - chunk_start]
 
 
-class _PieceMeter:
+class _PieceCounter:
     """Pieces on their way, with what is known of them when they have passed.
 
     Attributes:

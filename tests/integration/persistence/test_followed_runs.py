@@ -38,7 +38,7 @@ FOLLOWED = NewSession("p", is_followed=True)
 @pytest.fixture(autouse=True)
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers read only what they are told of."""
-    polls = (reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "LOOK_S")
+    polls = (reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "POLL_S")
     for module, name in (*polls, (live_events, "QUIET_S")):
         monkeypatch.setattr(module, name, 3_600)
 
@@ -163,7 +163,7 @@ async def test_a_run_that_another_host_executes_is_found_by_a_poll(
         run.bed = rival
         await run.commit(run.turn(started(CHAT), session=STARTED))
         await run.complete(session=ENDED)
-        monkeypatch.setattr(fact_readers, "LOOK_S", 0.01)
+        monkeypatch.setattr(fact_readers, "POLL_S", 0.01)
         async with facts_of(bed) as facts:
             assert [fact.kind for fact in await take(facts, 3)] == ["queued", "started", "ended"]
         monkeypatch.setattr(live_events, "QUIET_S", 0.01)

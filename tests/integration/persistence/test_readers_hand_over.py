@@ -35,7 +35,7 @@ NEVER_S = 3_600
 @pytest.fixture(autouse=True)
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers read only what they are told of."""
-    for module, name in ((reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "LOOK_S")):
+    for module, name in ((reads, "TAIL_POLL_S"), (reads, "FIRST_POLL_S"), (fact_readers, "POLL_S")):
         monkeypatch.setattr(module, name, NEVER_S)
 
 

@@ -48,7 +48,7 @@ async def test_hosts_notify_of_sessions_that_a_client_follows(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks for itself here; of other sessions nothing is said, nor when the reader has gone."""
-    monkeypatch.setattr(fact_readers, "LOOK_S", 3_600)
+    monkeypatch.setattr(fact_readers, "POLL_S", 3_600)
     notices: list[str] = []
     queue: asyncio.Queue[SessionFact] = asyncio.Queue()
     async with (
@@ -100,7 +100,7 @@ async def test_many_readers_of_a_session_read_its_facts_once(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who leaves in the middle of a statement takes no connection along."""
-    monkeypatch.setattr(fact_readers, "LOOK_S", 3_600)
+    monkeypatch.setattr(fact_readers, "POLL_S", 3_600)
     counts: Counter[str] = Counter()
     queue: asyncio.Queue[SessionFact] = asyncio.Queue()
     async with host(postgres_dsn, schema) as writer, writer.rival() as reader:
@@ -132,7 +132,7 @@ async def test_one_poll_is_for_all_sessions_that_are_followed(
     postgres_dsn: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds facts that nobody told of; a session without any is not read again."""
-    monkeypatch.setattr(fact_readers, "LOOK_S", 0.02)
+    monkeypatch.setattr(fact_readers, "POLL_S", 0.02)
     monkeypatch.setattr(fact_readers.FactReaders, "_hear", lambda *_: None)
     counts: Counter[str] = Counter()
     queues: dict[AgentId, asyncio.Queue[SessionFact]] = {
@@ -142,8 +142,8 @@ async def test_one_poll_is_for_all_sessions_that_are_followed(
         store = cast("PostgresStore", reader.store)
 
         async def looked(times: int) -> None:
-            count_before = counts[fact_readers.SQL_LOOK_AT_SESSIONS]
-            while counts[fact_readers.SQL_LOOK_AT_SESSIONS] < count_before + times:  # noqa: ASYNC110
+            count_before = counts[fact_readers.SQL_POLL_SESSIONS]
+            while counts[fact_readers.SQL_POLL_SESSIONS] < count_before + times:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
         count_statements(store, counts, monkeypatch)

@@ -508,7 +508,7 @@ class Workday:
         await store.facts(agent, limit=3)
         async with aclosing(store.tail(agent, after=row.last_fact - 1)) as facts:  # type: ignore[type-var]
             await anext(facts)
-            await self.post.store._fact_readers.look(say=True)
+            await self.post.store._fact_readers.poll(say=True)
         directory = self.bed.store.data.directory
         await directory.create(agent, SessionLabel(title="Whales"))
         await directory.relabel(agent, title="Whales")

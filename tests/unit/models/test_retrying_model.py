@@ -221,7 +221,7 @@ def test_a_busy_client_is_asked_again_though_another_one_refuses() -> None:
 class Silent(ScriptedModel):
     """A model of a provider that says nothing, or a word now and then."""
 
-    tells_signs = True
+    reports_signs = True
 
     def __init__(self, *pauses_s: float, signs: bool = False) -> None:
         super().__init__("a b c d e f g h")

@@ -165,7 +165,7 @@ def read(box: Mailbox, pending: list[Arrived]) -> None:
     while box.is_low:
         limit = box.ask()
         page = sorted(pending, key=lambda item: item.arrival)[:limit]
-        box.refill(page, is_all=len(page) < limit)
+        box.load_page(page, is_all=len(page) < limit)
 
 
 def in_order(items: list[Arrived], sender: str) -> list[int]:
@@ -247,7 +247,7 @@ def test_what_comes_while_the_store_is_asked_is_read_afterwards() -> None:
     box.note_mail()
     limit = box.ask()
     box.add(arrived(9))
-    box.refill([], is_all=limit > 0)
+    box.load_page([], is_all=limit > 0)
 
     assert box.spilled
     assert not box.is_empty
@@ -334,7 +334,7 @@ def test_lazy_messages_that_come_while_the_store_is_read_are_read_next_time() ->
     box.lazy = True
     box.ask()
     box.lazy = True
-    box.refill([arrived(1)], is_all=True)
+    box.load_page([arrived(1)], is_all=True)
 
     assert box.is_low
     assert not box.spilled

@@ -18,12 +18,11 @@ from actors._runtime.runtime import Runtime
 from actors._sessions.runtime import APP, AgentRuntime
 from compose._web.endpoint import (
     OPENAPI,
+    Endpoints,
     Handler,
     WebApi,
     WebCall,
     WebEndpoint,
-    access_of,
-    action_of,
     openapi_of,
 )
 from compose._web.flows import flows, snapshots
@@ -35,16 +34,16 @@ from compose._web.resources import access, agents, approvals, artifacts, events,
 from compose._web.streams import Streams
 
 ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
-    *access.ENDPOINTS,
-    *agents.ENDPOINTS,
-    *sessions.ENDPOINTS,
-    *runs.ENDPOINTS,
-    *events.ENDPOINTS,
-    *approvals.ENDPOINTS,
-    *artifacts.ENDPOINTS,
-    *flows.ENDPOINTS,
-    *snapshots.ENDPOINTS,
-    *graph_runs.ENDPOINTS,
+    *access.endpoint,
+    *agents.endpoint,
+    *sessions.endpoint,
+    *runs.endpoint,
+    *events.endpoint,
+    *approvals.endpoint,
+    *artifacts.endpoint,
+    *flows.endpoint,
+    *snapshots.endpoint,
+    *graph_runs.endpoint,
 )
 SIGN_IN: Final = "/login"
 _Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"
@@ -150,20 +149,21 @@ async def _refuse(request: Request, exc: Exception) -> Response:
     return problem_of(exc).response(request.scope)
 
 
-def _agui() -> tuple[WebEndpoint, ...]:
+def _agui() -> Sequence[WebEndpoint]:
     """Return the endpoint of the AG-UI protocol, or an endpoint that names the missing extra."""
     try:
-        from compose._web.agui.endpoint import ENDPOINTS as AGUI  # noqa: PLC0415 - an extra
+        from compose._web.agui.endpoint import endpoint  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
+        endpoint = Endpoints()
         refuse = _refusing_handler("no_agui", "AG-UI is not available", exc)
-        return (WebEndpoint(method="POST", path="/agui/{app}", call=refuse, says="No AG-UI."),)
-    return AGUI
+        endpoint.post("/agui/{app}", scope="sessions:own", action=None)(refuse)
+    return endpoint
 
 
 def _refusing_handler(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:
     """Return a handler that refuses requests because a package of the extra is missing."""
 
-    async def refuse(_: WebCall, __: Any, ___: Any) -> Response:
+    async def refuse(_: WebCall) -> Response:
         why = f"{problem}: the package {missing.name!r} is not installed"
         remedy = "pip install 'callboard[web]'; the API under /v1 works without it"
         raise ProblemError(HttpProblem(501, code, why, remedy))
@@ -171,21 +171,19 @@ def _refusing_handler(code: str, problem: str, missing: ModuleNotFoundError) -> 
     return refuse
 
 
-def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
+def _pages() -> tuple[Sequence[WebEndpoint], list[Route]]:
     """Return the endpoints of the pages and the routes of their scripts. Without the extra, `/` answers 501."""
     try:
         from compose._web.pages.routes import PAGES, ROUTES  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
+        endpoint = Endpoints()
         refuse = _refusing_handler("no_pages", "the pages are not available", exc)
-        return (WebEndpoint(method="GET", path="/", call=refuse, says="No pages."),), []
+        endpoint.get("/", scope="sessions:own")(refuse)
+        return endpoint, []
     return PAGES, ROUTES
 
 
 def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
-    access = {method: access_of(method, endpoint.path) for method, endpoint in by_method.items()}
-    for method, endpoint in by_method.items():
-        action_of(method, endpoint.path)  # raises if the endpoint has none
-
     async def answer(request: Request) -> Response:
         problem = origins.problem(request)
         if problem is not None:
@@ -204,6 +202,6 @@ def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) ->
                 405, "method_not_allowed", "Method Not Allowed", remedy, headers=allow
             )
             return problem.response(request.scope)
-        return await endpoint.respond(api, request, access[request.method])
+        return await endpoint.respond(api, request)
 
     return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -116,23 +116,36 @@ def app(
         sign_in=None if logins is None else SIGN_IN,
     )
     origins = Origins(allowed=checked_origins(cors_origins), is_loopback=is_loopback)
+    pages, page_routes = _pages()
+    routes = _routes(api, origins, (*ENDPOINTS, *_agui(), *pages))
     inner = Starlette(
-        routes=_routes(api, origins), exception_handlers=dict.fromkeys((404, 405), _refuse)
+        routes=[*routes, *page_routes, Route(OPENAPI, _openapi)],
+        exception_handlers=dict.fromkeys((404, 405), _refuse),
     )
     inner.router.redirect_slashes = False
     return WebApplication(inner, api.streams)
 
 
-def _routes(api: WebApi, origins: Origins) -> list[Route]:
-    pages, more_routes = _pages()
+def client_app(runtime: Runtime, principal: Principal) -> ASGIApp:
+    """Return the API for a client in this process, without pages. Requests may name runs of any app of flows.
+
+    Args:
+        runtime: A started runtime. The caller stops it.
+        principal: The principal of all requests.
+    """
+    api = WebApi(runtime=runtime, local=principal, is_client=True)
+    handlers = dict.fromkeys((404, 405), _refuse)
+    return Starlette(routes=_routes(api, Origins(), ENDPOINTS), exception_handlers=handlers)
+
+
+def _routes(api: WebApi, origins: Origins, endpoints: Iterable[WebEndpoint]) -> list[Route]:
     by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
-    for endpoint in (*ENDPOINTS, *_agui(), *pages):
+    for endpoint in endpoints:
         by_path[endpoint.path][endpoint.method] = endpoint
-    routes = [
+    return [
         Route(path, _answer(api, by_method, origins), methods=[*by_method, "OPTIONS"], name=path)
         for path, by_method in by_path.items()
     ]
-    return [*routes, *more_routes, Route(OPENAPI, _openapi)]
 
 
 async def _openapi(_: Request) -> Response:

@@ -145,6 +145,8 @@ class WebApi:
         local_agents: Starts the local principal's runs of its app. It has the app's modes, and may decide
             approvals.
         sign_in: Path of the login page. Pages redirect there instead of answering 401.
+        is_client: True if the requests are those of this process, which serves no apps. They may name runs of
+            any app.
     """
 
     runtime: Runtime
@@ -155,6 +157,7 @@ class WebApi:
     apps: frozenset[str] = frozenset()
     local_agents: AgentRuntime | None = None
     sign_in: str | None = None
+    is_client: bool = False
     streams: Streams = field(default_factory=Streams)
     caches: dict[type, Any] = field(default_factory=dict)
     _clients: dict[tuple[str, str, str], AgentRuntime] = field(default_factory=dict)

@@ -232,6 +232,18 @@ def flows_of(runtime: Runtime) -> Mapping[str, Flows]:
     return {app: flows for app, flows in sorted(owners.items()) if isinstance(flows, Flows)}
 
 
+def flow_apps(call: WebCall, app: str | None = None) -> list[str]:
+    """Return the apps whose runs a request may name: those served here, and that of installed flows.
+
+    Args:
+        call: The request.
+        app: Only this app, or None for all. A client's own application serves none, and may name any.
+    """
+    if app is not None and call.api.is_client:
+        return [app]
+    return [name for name in (INSTALLED_APP, *flows_of(call.runtime)) if app in {None, name}]
+
+
 def app_of(call: WebCall, flow: str, app: str | None) -> str:
     """Return the app that has a flow.
 
@@ -258,6 +270,8 @@ async def start_at(call: WebCall, flow: str, app: str | None) -> tuple[str, str]
     Raises:
         ProblemError: No app has the flow, or several have it and none was named.
     """
+    if call.api.is_client and app not in {None, INSTALLED_APP}:
+        return app, flow
     flows_by_app = flows_of(call.runtime)
     if app == INSTALLED_APP or not any(flow in flows.specs for flows in flows_by_app.values()):
         match = await bundles_of(call).find_flow(flow) if app in {None, INSTALLED_APP} else None
@@ -312,7 +326,9 @@ async def list_flows(call: WebCall) -> FlowsJson:
 
 
 @endpoint.post("/v1/flows/{flow}/runs", scope="flows:run", action=None, status=201)
-async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> GraphRunNameJson:
+async def start(
+    call: WebCall, query: OfFlowApp, body: NewGraphRunJson
+) -> GraphRunNameJson | Response:
     """Start a run of a flow; a repeated Idempotency-Key returns the same run.
 
     Respond 201, or 200 if the Idempotency-Key has started it before.

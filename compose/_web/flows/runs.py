@@ -29,7 +29,6 @@ from actors._kernel.workflow.errors import NoSuchRunError
 from actors._kernel.workflow.run_state import RunState, open_waits
 from actors._runtime.replay.verdict import row_of
 from actors._sessions.errors import CursorError
-from actors._workflow.bundles import INSTALLED_APP
 from actors._workflow.hosted.ledger_feed import (
     BEGIN,
     LedgerPlace,
@@ -55,6 +54,7 @@ from compose._web.flows.flows import (
     GraphPhase,
     GraphRunNameJson,
     RowPhase,
+    flow_apps,
     flows_of,
     phase_of,
     run_name_json,
@@ -199,7 +199,8 @@ async def flow_run_of(call: WebCall, id_: str) -> RunRow:
     except UnknownRunError:
         raise NoSuchRunError(id_[:100]) from None
     is_own_tenant = row.agent_id.tenant == call.principal.tenant
-    if not is_own_tenant or row.agent_id.type not in {INSTALLED_APP, *flows_of(call.runtime)}:
+    # The key of a flow's agent has a colon: any app's runs may be named in a client's own application.
+    if not (is_own_tenant and ":" in row.agent_id.key and flow_apps(call, row.agent_id.type)):
         raise NoSuchRunError(id_[:100])
     return row
 
@@ -254,7 +255,7 @@ async def list_graph_runs(call: WebCall, query: GraphRunsQuery) -> GraphRunsJson
     """List runs of flows, newest first."""
     if query.after is not None and not is_name(query.after):
         raise NoSuchRunError(query.after[:100])
-    apps = [app for app in (INSTALLED_APP, *flows_of(call.runtime)) if query.app in {None, app}]
+    apps = flow_apps(call, query.app)
     flow = query.flow
     if flow is not None:
         app, flow = await start_at(call, flow, query.app)

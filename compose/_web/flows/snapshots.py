@@ -13,7 +13,6 @@ from actors._kernel.runtime.ids import RunId
 from actors._kernel.stores.flows import MAX_TAGS, RunSnapshot, SnapshotFilter
 from actors._kernel.text import is_name
 from actors._kernel.workflow.errors import NoSuchSnapshotError
-from actors._workflow.bundles import INSTALLED_APP
 from actors._workflow.hosted.runs import FlowRuns
 from actors._workflow.hosted.starting import snapshot_from
 from compose._web.endpoint import (
@@ -25,7 +24,7 @@ from compose._web.endpoint import (
     json_response,
     thing_of_run,
 )
-from compose._web.flows.flows import GraphRunNameJson, flows_of, start_once
+from compose._web.flows.flows import GraphRunNameJson, flow_apps, flows_of, start_once
 from compose._web.flows.runs import RUN, audit_run, graph_run
 from compose._web.resources.pages import Paged
 
@@ -110,10 +109,6 @@ def _facts(row: RunSnapshot) -> dict[str, object]:
     return {name: facts[name] for name in KeptSnapshotJson.model_fields}
 
 
-def _apps(call: WebCall) -> list[str]:
-    return [INSTALLED_APP, *flows_of(call.runtime)]
-
-
 def _runs_at(call: WebCall, app: str) -> FlowRuns:
     """Return the runs of an app, with its graphs if they are served here."""
     flows = flows_of(call.runtime).get(app, app)
@@ -128,7 +123,7 @@ async def _find_snapshot(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
     """
     rows, tenant = call.runtime.store.data.run_snapshots, call.principal.tenant
     row_and_state = await rows.get(tenant, id_) if is_name(id_) else None
-    if row_and_state is None or row_and_state[0].agent_id.type not in _apps(call):
+    if row_and_state is None or not flow_apps(call, row_and_state[0].agent_id.type):
         raise NoSuchSnapshotError(id_[:100])
     return row_and_state
 
@@ -149,7 +144,7 @@ async def keep(call: WebCall, body: NewSnapshotJson) -> KeptSnapshotJson | Respo
 @endpoint.get(_SNAPSHOTS, scope="flows:run")
 async def list_snapshots(call: WebCall, query: SnapshotsQuery) -> SnapshotsJson:
     """List stored snapshots of runs, newest first."""
-    apps = [app for app in _apps(call) if query.app in {None, app}]
+    apps = flow_apps(call, query.app)
     after = None if query.after is None else (await _find_snapshot(call, query.after))[0]
     run = None if query.run is None else RunId(query.run)
     snapshot_filter = SnapshotFilter(
@@ -172,7 +167,7 @@ async def show(call: WebCall) -> WholeSnapshotJson:
 
 
 @endpoint.post(f"{_SNAPSHOT}/restore", scope="flows:operate", action="snapshot.restore", status=201)
-async def restore(call: WebCall, body: RestoreJson) -> GraphRunNameJson:
+async def restore(call: WebCall, body: RestoreJson) -> GraphRunNameJson | Response:
     """Start a run from a snapshot; a repeated Idempotency-Key returns the same run.
 
     Respond 201, or 200 if the Idempotency-Key has started it before.

@@ -20,6 +20,7 @@ from compose._web.flows.runs import (
     GraphRunJson,
     GraphRunsJson,
     LedgerJson,
+    ListedGraphRunJson,
     SnapshotJson,
 )
 from compose._web.flows.snapshots import KeptSnapshotJson, SnapshotsJson, WholeSnapshotJson
@@ -33,8 +34,8 @@ MOST_LOST: Final = 10
 """Number of attempts to continue a lost stream, without a record in between, before its reader gives up."""
 PAUSE_S: Final = 2.0
 """Seconds before a lost stream is continued."""
-_PAGE: Final = 500
-"""Number of records of a ledger that one request reads."""
+MAX_PAGE: Final = 500
+"""Maximum number of items of a page."""
 
 
 class Callboard:
@@ -187,18 +188,22 @@ class GraphRuns:
         Args:
             app: Only runs of this app.
             flow: Only runs of this flow.
-            status: Only runs of these statuses: running, completed, failed, cancelled.
+            status: Only runs of these statuses: running (any open run), pending, suspended, completed, failed,
+                cancelled.
             after: `next` of the page before.
-            limit: Maximum number of runs, 1 to 500.
+            limit: Maximum number of runs. More than 500 are several requests.
         """
-        query = {
-            "app": app,
-            "flow": flow,
-            "after": after,
-            "limit": limit,
-            "status": [*status] or None,
-        }
-        return await self._http.fetch(GraphRunsJson, "GET", _RUNS, query=query)
+        filters = {"app": app, "flow": flow, "status": ",".join(status) or None}
+        runs: list[ListedGraphRunJson] = []
+        while True:
+            size = min(limit - len(runs), MAX_PAGE)
+            query = {**filters, "after": after, "limit": size}
+            page = await self._http.fetch(GraphRunsJson, "GET", _RUNS, query=query)
+            runs += page.runs
+            after = page.next
+            # A page of one flow that is not full has read as many runs as a request may.
+            if after is None or len(page.runs) < size or len(runs) == limit:
+                return GraphRunsJson(runs=runs, next=after)
 
     async def start(
         self,
@@ -265,7 +270,7 @@ class GraphRuns:
         """Yield the records that a run has so far."""
         path, after = f"{_run(run)}/ledger", None
         while True:
-            query = {"after": after, "limit": _PAGE}
+            query = {"after": after, "limit": MAX_PAGE}
             page = await self._http.fetch(LedgerJson, "GET", path, query=query)
             for record in page.records:
                 yield record
@@ -342,12 +347,18 @@ class Snapshots:
             tag: Only snapshots with this tag.
             query: A part of the name or the description.
             after: `next` of the page before.
-            limit: Maximum number of snapshots, 1 to 500.
+            limit: Maximum number of snapshots. More than 500 are several requests.
         """
-        filters = {"app": app, "run": run, "tag": tag, "query": query, "after": after}
-        return await self._http.fetch(
-            SnapshotsJson, "GET", _SNAPSHOTS, query={**filters, "limit": limit}
-        )
+        filters = {"app": app, "run": run, "tag": tag, "query": query}
+        snapshots: list[KeptSnapshotJson] = []
+        while True:
+            size = min(limit - len(snapshots), MAX_PAGE)
+            fields = {**filters, "after": after, "limit": size}
+            page = await self._http.fetch(SnapshotsJson, "GET", _SNAPSHOTS, query=fields)
+            snapshots += page.snapshots
+            after = page.next
+            if after is None or len(snapshots) == limit:
+                return SnapshotsJson(snapshots=snapshots, next=after)
 
     async def get(self, snapshot: str) -> WholeSnapshotJson:
         """Return a snapshot with its state."""

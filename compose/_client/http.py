@@ -55,10 +55,10 @@ class ApiFailedError(Facts, ActorsError):
 
 
 class ApiRefusedError(Facts, ContractError):
-    """The server refused the request; the fields are those of its `HttpProblem`."""
+    """The server refused the request; the fields are the HTTP status and those of its problem."""
 
-    text = "{detail}; {remedy}"
-    url: str
+    text = "{detail} ({code}); {remedy}"
+    status: int
     detail: str
     code: str
     remedy: str
@@ -294,7 +294,7 @@ class Http:
             error_class = ApiUnreachableError if status in _UNAVAILABLE else ApiFailedError
             return error_class(self.url, f"{detail} ({code})", remedy)
         refused = ApiNotFoundError if status == HTTPStatus.NOT_FOUND else ApiRefusedError
-        return refused(self.url, detail, code, remedy, tuple(problem.get("errors") or ()))
+        return refused(status, detail, code, remedy, tuple(problem.get("errors") or ()))
 
 
 def quote_name(name: str) -> str:

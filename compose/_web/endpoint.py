@@ -600,5 +600,7 @@ def _query_parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
     required = schema.get("required", [])
     return [
         {"name": name, "in": "query", "required": name in required, "schema": part}
+        # Commas separate the values of a list: a field of a query comes once.
+        | ({"style": "form", "explode": False} if part.get("type") == "array" else {})
         for name, part in schema.get("properties", {}).items()
     ]

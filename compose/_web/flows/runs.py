@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 from pydantic_core import to_json
 from starlette.responses import Response
 
@@ -53,7 +53,6 @@ from compose._web.endpoint import (
 from compose._web.flows.flows import (
     GraphPhase,
     GraphRunNameJson,
-    RowPhase,
     flow_apps,
     flows_of,
     phase_of,
@@ -68,8 +67,14 @@ from compose._web.streams import EventLine, wants_stream
 
 endpoint: Final = Endpoints()
 
-_ROWS: Final[dict[RowPhase, tuple[RowStatus, ...]]] = {
+StatusFilter: TypeAlias = Literal[
+    "running", "pending", "suspended", "completed", "failed", "cancelled"
+]
+"""A status of runs in a list. ``running`` is any open run."""
+_ROWS: Final[dict[StatusFilter, tuple[RowStatus, ...]]] = {
     "running": tuple(status for status in RowStatus if status not in TERMINAL),
+    "pending": (RowStatus.PENDING,),
+    "suspended": (RowStatus.SUSPENDED,),
     "completed": (RowStatus.COMPLETED,),
     "failed": (RowStatus.FAILED,),
     "cancelled": (RowStatus.CANCELLED,),
@@ -164,12 +169,16 @@ class GraphRunsJson(ShownModel):
     next: str | None
 
 
+def _split(statuses: object) -> object:
+    return statuses.split(",") if isinstance(statuses, str) else statuses
+
+
 class GraphRunsQuery(Paged):
-    """The query of a list of runs: by flow, app and status."""
+    """The query of a list of runs: by flow, app and statuses, which commas separate."""
 
     flow: str | None = None
     app: str | None = None
-    status: RowPhase | None = None
+    status: Annotated[tuple[StatusFilter, ...], BeforeValidator(_split)] = ()
 
 
 class ReplyJson(StrictModel):
@@ -260,7 +269,7 @@ async def list_graph_runs(call: WebCall, query: GraphRunsQuery) -> GraphRunsJson
     if flow is not None:
         app, flow = await start_at(call, flow, query.app)
         apps = [app]
-    status = () if query.status is None else _ROWS[query.status]
+    status = tuple({s for phase in query.status for s in _ROWS[phase]})
     after = None if query.after is None else RunId(query.after)
     rows, nexts = list[RunRow](), list[RunId | None]()
     for app in apps:

@@ -1,4 +1,4 @@
-"""The client of a deployment: `Callboard` sends requests to `callboard serve`, or over a database in this process.
+"""The client of a deployment. `Callboard` sends requests to `callboard serve` or to a database.
 
     async with Callboard("https://flows.example", token=token) as callboard:
         run, _ = await callboard.graph_runs.start("refund", {"order": 7}, key="r-7")

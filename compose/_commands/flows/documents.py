@@ -29,7 +29,9 @@ async def check(
     """Print all mistakes of flow documents and of VisualFlow. The exit code is 1 if there is an error.
 
     With `--server` or a database it checks whether the files would be installed there, also bundles, and
-    installs nothing. `--json` prints one JSON object: `findings`, each with file, pointer, problem, remedy and level.
+    installs nothing.
+
+    `--json` prints one JSON object: `findings`, each with file, pointer, problem, remedy and level.
 
     Examples: `callboard flows check refund.json flows/*.yaml`; `callboard flows check refund.json --json`;
     `callboard flows check refund.json --server http://127.0.0.1:8123`

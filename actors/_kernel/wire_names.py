@@ -110,7 +110,7 @@ _CLASSES: Final = (
     ),
     (
         "compose.commands.api",
-        "compose._commands.api",
+        "compose._client.http",
         "ApiFailedError ApiNotFoundError ApiRefusedError ApiUnreachableError",
     ),
     ("compose.commands.messages.send", "compose._commands.messages.send", "StillOpenError"),

@@ -6,6 +6,7 @@ import json
 import sys
 import traceback
 from collections.abc import Sequence
+from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -218,6 +219,8 @@ _NOT_FOUND: Final = (
     UnknownSessionError,
     errors.RunSweptError,
 )
+_NO: Final = (HTTPStatus.CONFLICT, HTTPStatus.GONE)
+"""Statuses of a request that was right, and that the state of its thing does not allow."""
 # Class names in place of classes: only the commands that need a server's client import its module.
 _UNREACHABLE: Final = frozenset(
     {
@@ -229,7 +232,13 @@ _UNREACHABLE: Final = frozenset(
         "UnreachableError",
     }
 )
-_GONE: Final = ("NoGraphStoreError", "NoSuchRunError", "NoSuchSnapshotError", "UnknownRunError")
+_GONE: Final = (
+    "ApiNotFoundError",
+    "NoGraphStoreError",
+    "NoSuchRunError",
+    "NoSuchSnapshotError",
+    "UnknownRunError",
+)
 _USAGE: Final = ("BadRequestError", "DecisionRefusedError", "NotPermittedError", "TooLargeError")
 _FAILED: Final = ("RunFailedError", "StaleResumeError")
 """Contract errors that say no to a command that could be executed."""
@@ -260,6 +269,8 @@ def explain_error(exc: Exception) -> tuple[str, Exit]:
 
 def _code(exc: errors.ActorsError) -> Exit:
     name = type(exc).__name__
+    if name == "ApiRefusedError" and getattr(exc, "status", 0) in _NO:
+        return Exit.FAILED
     if isinstance(exc, _NOT_FOUND) or name in _GONE:
         return Exit.NOT_FOUND
     if name in _UNREACHABLE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -18,12 +18,11 @@ from actors._runtime.runtime import Runtime
 from actors._sessions.runtime import APP, AgentRuntime
 from compose._web.endpoint import (
     OPENAPI,
+    Endpoints,
     Handler,
     WebApi,
     WebCall,
     WebEndpoint,
-    access_of,
-    action_of,
     openapi_of,
 )
 from compose._web.flows import flows, snapshots
@@ -35,16 +34,16 @@ from compose._web.resources import access, agents, approvals, artifacts, events,
 from compose._web.streams import Streams
 
 ENDPOINTS: Final[tuple[WebEndpoint, ...]] = (
-    *access.ENDPOINTS,
-    *agents.ENDPOINTS,
-    *sessions.ENDPOINTS,
-    *runs.ENDPOINTS,
-    *events.ENDPOINTS,
-    *approvals.ENDPOINTS,
-    *artifacts.ENDPOINTS,
-    *flows.ENDPOINTS,
-    *snapshots.ENDPOINTS,
-    *graph_runs.ENDPOINTS,
+    *access.endpoint,
+    *agents.endpoint,
+    *sessions.endpoint,
+    *runs.endpoint,
+    *events.endpoint,
+    *approvals.endpoint,
+    *artifacts.endpoint,
+    *flows.endpoint,
+    *snapshots.endpoint,
+    *graph_runs.endpoint,
 )
 SIGN_IN: Final = "/login"
 _Answer: TypeAlias = "Callable[[Request], Awaitable[Response]]"
@@ -117,23 +116,36 @@ def app(
         sign_in=None if logins is None else SIGN_IN,
     )
     origins = Origins(allowed=checked_origins(cors_origins), is_loopback=is_loopback)
+    pages, page_routes = _pages()
+    routes = _routes(api, origins, (*ENDPOINTS, *_agui(), *pages))
     inner = Starlette(
-        routes=_routes(api, origins), exception_handlers=dict.fromkeys((404, 405), _refuse)
+        routes=[*routes, *page_routes, Route(OPENAPI, _openapi)],
+        exception_handlers=dict.fromkeys((404, 405), _refuse),
     )
     inner.router.redirect_slashes = False
     return WebApplication(inner, api.streams)
 
 
-def _routes(api: WebApi, origins: Origins) -> list[Route]:
-    pages, more_routes = _pages()
+def client_app(runtime: Runtime, principal: Principal) -> ASGIApp:
+    """Return the API for a client in this process, without pages. Requests may name runs of any app of flows.
+
+    Args:
+        runtime: A started runtime. The caller stops it.
+        principal: The principal of all requests.
+    """
+    api = WebApi(runtime=runtime, local=principal, is_client=True)
+    handlers = dict.fromkeys((404, 405), _refuse)
+    return Starlette(routes=_routes(api, Origins(), ENDPOINTS), exception_handlers=handlers)
+
+
+def _routes(api: WebApi, origins: Origins, endpoints: Iterable[WebEndpoint]) -> list[Route]:
     by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
-    for endpoint in (*ENDPOINTS, *_agui(), *pages):
+    for endpoint in endpoints:
         by_path[endpoint.path][endpoint.method] = endpoint
-    routes = [
+    return [
         Route(path, _answer(api, by_method, origins), methods=[*by_method, "OPTIONS"], name=path)
         for path, by_method in by_path.items()
     ]
-    return [*routes, *more_routes, Route(OPENAPI, _openapi)]
 
 
 async def _openapi(_: Request) -> Response:
@@ -150,20 +162,21 @@ async def _refuse(request: Request, exc: Exception) -> Response:
     return problem_of(exc).response(request.scope)
 
 
-def _agui() -> tuple[WebEndpoint, ...]:
+def _agui() -> Sequence[WebEndpoint]:
     """Return the endpoint of the AG-UI protocol, or an endpoint that names the missing extra."""
     try:
-        from compose._web.agui.endpoint import ENDPOINTS as AGUI  # noqa: PLC0415 - an extra
+        from compose._web.agui.endpoint import endpoint  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
+        endpoint = Endpoints()
         refuse = _refusing_handler("no_agui", "AG-UI is not available", exc)
-        return (WebEndpoint(method="POST", path="/agui/{app}", call=refuse, says="No AG-UI."),)
-    return AGUI
+        endpoint.post("/agui/{app}", scope="sessions:own", action=None)(refuse)
+    return endpoint
 
 
 def _refusing_handler(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:
     """Return a handler that refuses requests because a package of the extra is missing."""
 
-    async def refuse(_: WebCall, __: Any, ___: Any) -> Response:
+    async def refuse(_: WebCall) -> Response:
         why = f"{problem}: the package {missing.name!r} is not installed"
         remedy = "pip install 'callboard[web]'; the API under /v1 works without it"
         raise ProblemError(HttpProblem(501, code, why, remedy))
@@ -171,21 +184,19 @@ def _refusing_handler(code: str, problem: str, missing: ModuleNotFoundError) -> 
     return refuse
 
 
-def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
+def _pages() -> tuple[Sequence[WebEndpoint], list[Route]]:
     """Return the endpoints of the pages and the routes of their scripts. Without the extra, `/` answers 501."""
     try:
         from compose._web.pages.routes import PAGES, ROUTES  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
+        endpoint = Endpoints()
         refuse = _refusing_handler("no_pages", "the pages are not available", exc)
-        return (WebEndpoint(method="GET", path="/", call=refuse, says="No pages."),), []
+        endpoint.get("/", scope="sessions:own")(refuse)
+        return endpoint, []
     return PAGES, ROUTES
 
 
 def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
-    access = {method: access_of(method, endpoint.path) for method, endpoint in by_method.items()}
-    for method, endpoint in by_method.items():
-        action_of(method, endpoint.path)  # raises if the endpoint has none
-
     async def answer(request: Request) -> Response:
         problem = origins.problem(request)
         if problem is not None:
@@ -204,6 +215,6 @@ def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) ->
                 405, "method_not_allowed", "Method Not Allowed", remedy, headers=allow
             )
             return problem.response(request.scope)
-        return await endpoint.respond(api, request, access[request.method])
+        return await endpoint.respond(api, request)
 
     return answer

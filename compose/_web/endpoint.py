@@ -1,7 +1,7 @@
-"""Endpoints: a method and a path, the models that validate query and body, and the handler.
+"""Endpoints of the API: a decorator makes one of a handler, and says all that its signature does not.
 
-One table has the scope that each endpoint needs, another the action of each endpoint that changes something,
-which the audit rows of a request name. The OpenAPI document is generated from the endpoints and their models.
+It names the path, the scope that a principal needs, and the action of audit rows. The OpenAPI document is
+generated from the endpoints and their models.
 """
 
 from __future__ import annotations
@@ -12,13 +12,24 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
-from typing import Any, Final, Literal, TypeAlias
+from typing import (
+    Any,
+    Final,
+    Literal,
+    Protocol,
+    Required,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import TypedDict, Unpack
 
 from actors._kernel.hidden import HiddenNames
 from actors._kernel.json import JsonValue
@@ -57,45 +68,10 @@ from compose._web.requests import (
 from compose._web.streams import MEDIA_TYPE as STREAM
 from compose._web.streams import Streams
 
-_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-ACTIONS: Final[Mapping[str, str | None]] = {
-    "POST /agui/{app}": "approval.decide",
-    "POST /v1/login": None,
-    "POST /v1/logout": None,
-    "POST /v1/sessions": "session.create",
-    "PATCH /v1/sessions/{session}": "session.relabel",
-    "DELETE /v1/sessions/{session}": "session.delete",
-    "PUT /v1/sessions/{session}/active-node": "session.switch",
-    "POST /v1/sessions/{session}/runs": None,
-    "POST /v1/sessions/{session}/runs/{run}/cancel": "run.cancel",
-    "POST /v1/approvals/{approval}": "approval.decide",
-    "POST /v1/artifacts": "artifact.store",
-    "DELETE /v1/artifacts/{artifact}": "artifact.delete",
-    "POST /v1/cleanup/artifacts": "cleanup.artifacts",
-    "POST /v1/cleanup/tasks": "cleanup.tasks",
-    "POST /v1/agents/{type}/{key}/messages": None,
-    "POST /v1/flows": "flow.install",
-    "DELETE /v1/flows/{flow}": "flow.remove",
-    "POST /v1/flows/{flow}/runs": None,
-    "POST /v1/graph-runs/{graph_run}/waits/{wait}": "wait.answer",
-    "POST /v1/graph-runs/{graph_run}/cancel": "run.cancel",
-    "POST /v1/graph-runs/{graph_run}/pause": "run.pause",
-    "POST /v1/graph-runs/{graph_run}/resume": "run.resume",
-    "POST /v1/graph-runs/{graph_run}/steer": "run.steer",
-    "POST /v1/graph-runs/{graph_run}/limits": "run.limits",
-    "POST /v1/graph-runs/{graph_run}/snapshots": "snapshot.create",
-    "POST /v1/graph-snapshots/{snapshot}/restore": "snapshot.restore",
-    "DELETE /v1/graph-snapshots/{snapshot}": "snapshot.delete",
-    "POST /v1/events": None,
-}
-"""Actions of audit rows by method and path.
-
-The action is None if the endpoint writes no row. Such endpoints start runs, or send messages and events, which
-the logs of runs have with their senders; or they make and end logins, which the table of tokens has.
-"""
 MOST_CLIENTS: Final = 1_024
 """Maximum number of `AgentRuntime`s that a process keeps, one per principal and app."""
-Done: TypeAlias = "BaseModel | Response"
+Handler: TypeAlias = Callable[..., Awaitable["BaseModel | Response"]]
+HandlerT = TypeVar("HandlerT", bound=Handler)
 Access: TypeAlias = Scope | Literal["public", "signed in"]
 """A scope; ``public``: no login is needed; ``signed in``: any principal with a login, whatever its scopes."""
 OPENAPI: Final = "/v1/openapi.json"
@@ -142,7 +118,7 @@ def _takes_null(annotation: Any) -> bool:
     return True
 
 
-class NoQuery(StrictModel):
+class _NoQuery(StrictModel):
     """A query without fields."""
 
 
@@ -169,6 +145,8 @@ class WebApi:
         local_agents: Starts the local principal's runs of its app. It has the app's modes, and may decide
             approvals.
         sign_in: Path of the login page. Pages redirect there instead of answering 401.
+        is_client: True if the requests are those of this process, which serves no apps. They may name runs of
+            any app.
     """
 
     runtime: Runtime
@@ -179,6 +157,7 @@ class WebApi:
     apps: frozenset[str] = frozenset()
     local_agents: AgentRuntime | None = None
     sign_in: str | None = None
+    is_client: bool = False
     streams: Streams = field(default_factory=Streams)
     caches: dict[type, Any] = field(default_factory=dict)
     _clients: dict[tuple[str, str, str], AgentRuntime] = field(default_factory=dict)
@@ -295,6 +274,87 @@ class FoundSession:
     row: SessionRow
 
 
+class ReadOptions(TypedDict, total=False):
+    """Fields of a `WebEndpoint` that decorators take."""
+
+    scope: Required[Access]
+    status: int
+    media_type: str
+    takes: str
+    streams: bool
+    max_bytes: int
+
+
+class ChangeOptions(ReadOptions, total=False):
+    """Fields of an endpoint that may change something."""
+
+    action: Required[str | None]
+
+
+class Decorator(Protocol):
+    """Makes an endpoint of a handler, and returns the handler."""
+
+    def __call__(self, handler: HandlerT, /) -> HandlerT: ...
+
+
+class Endpoints(list["WebEndpoint"]):
+    """The endpoints of a module, in the order of the OpenAPI document. Decorators of handlers add them.
+
+    A handler has the parameter `call`, and `query` and `body` if it takes them. The annotations are the models
+    that validate a request and describe the response. The first line of the docstring is the summary.
+
+    Args:
+        kind: The class of the endpoints.
+    """
+
+    def __init__(self, kind: type[WebEndpoint] | None = None) -> None:
+        super().__init__()
+        self._kind = kind or WebEndpoint
+
+    def get(self, path: str, **options: Unpack[ReadOptions]) -> Decorator:
+        """Add an endpoint that changes nothing."""
+        return self._decorator("GET", path, action=None, **options)
+
+    def post(self, path: str, **options: Unpack[ChangeOptions]) -> Decorator:
+        """Add an endpoint that makes something, or changes it."""
+        return self._decorator("POST", path, **options)
+
+    def put(self, path: str, **options: Unpack[ChangeOptions]) -> Decorator:
+        """Add an endpoint that sets a value."""
+        return self._decorator("PUT", path, **options)
+
+    def patch(self, path: str, **options: Unpack[ChangeOptions]) -> Decorator:
+        """Add an endpoint that replaces fields."""
+        return self._decorator("PATCH", path, **options)
+
+    def delete(self, path: str, **options: Unpack[ChangeOptions]) -> Decorator:
+        """Add an endpoint that deletes something."""
+        return self._decorator("DELETE", path, **options)
+
+    def _decorator(self, method: str, path: str, **options: Unpack[ChangeOptions]) -> Decorator:
+        def add(handler: HandlerT) -> HandlerT:
+            models = get_type_hints(handler)
+            # `-> RunJson | Response`: a handler may answer with headers, a stream or another status.
+            answers = [
+                m for m in get_args(models["return"]) or (models["return"],) if m is not Response
+            ]
+            self.append(
+                self._kind(
+                    method=method,
+                    path=path,
+                    call=handler,
+                    summary=(handler.__doc__ or "").partition("\n")[0],
+                    answer=answers[0] if answers else None,
+                    query=models.get("query"),
+                    body=models.get("body"),
+                    **options,
+                )
+            )
+            return handler
+
+        return add
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebEndpoint:
     """An HTTP endpoint.
@@ -302,13 +362,16 @@ class WebEndpoint:
     Attributes:
         method: The HTTP method.
         path: The path, with parameter names in braces.
-        call: The handler. It gets the call, the query and the body as models. A model that it returns is the
-            response.
-        says: Summary in one sentence.
+        scope: The scope that a principal needs.
+        action: The action of audit rows. None if the endpoint changes nothing, or writes no row: it starts
+            runs or sends messages and events, which the logs of runs have with their senders; or it makes or
+            ends logins, which the table of tokens has.
+        call: The handler.
+        summary: The summary in one sentence.
         answer: The model of the response. None if the response has no body, or a body of bytes.
         status: The status of the response.
-        query: The model of the query.
-        body: The model of the body. None if there is no body, or `call` reads it.
+        query: The model of the query; None if it has no fields.
+        body: The model of the body. None if there is no body, or the handler reads it.
         media_type: The media type of the response.
         takes: The media type of the body; None if it is JSON, or there is no body.
         streams: True if the response may also be a stream of events.
@@ -317,21 +380,23 @@ class WebEndpoint:
 
     method: str
     path: str
+    scope: Access
+    action: str | None
     call: Handler
-    says: str
+    summary: str
     answer: type[BaseModel] | None = None
     status: int = 200
-    query: type[BaseModel] = NoQuery
+    query: type[BaseModel] | None = None
     body: type[BaseModel] | None = None
     media_type: str = "application/json"
     takes: str | None = None
     streams: bool = False
     max_bytes: int = MAX_BODY_BYTES
 
-    async def respond(self, api: WebApi, request: Request, access: Access) -> Response:
+    async def respond(self, api: WebApi, request: Request) -> Response:
         """Return the response to a request. An error becomes a problem response."""
         try:
-            return await self._respond(api, request, access)
+            return await self._respond(api, request)
         # An error that leaves here would be a bare 500, without a code and a remedy.
         except Exception as exc:  # noqa: BLE001 - the boundary of a request
             return self._refusal(api, request, problem_of(exc))
@@ -341,22 +406,23 @@ class WebEndpoint:
         del api
         return problem.response(request.scope)
 
-    async def _respond(self, api: WebApi, request: Request, access: Access) -> Response:
+    async def _respond(self, api: WebApi, request: Request) -> Response:
         principal = NOBODY
-        if access != "public":
+        if self.scope != "public":
             principal = api.local if api.authenticate is None else await api.authenticate(request)
-            if access != "signed in":
-                principal.check(access)
+            if self.scope != "signed in":
+                principal.check(self.scope)
         names = {name: parse_id(raw) for name, raw in request.path_params.items()}
-        query = _validate(self.query, parse_query(request.scope["query_string"]), "query")
-        body = None
+        query = _validate(
+            self.query or _NoQuery, parse_query(request.scope["query_string"]), "query"
+        )
+        models = {} if self.query is None else {"query": query}
         if self.body is not None:
-            body = _validate(
-                self.body, parse_body(await read_body(request, self.max_bytes)), "body"
-            )
+            data = parse_body(await read_body(request, self.max_bytes))
+            models["body"] = _validate(self.body, data, "body")
         call = WebCall(api=api, principal=principal, request=request, names=names)
         try:
-            answer = await self.call(call, query, body)
+            answer = await self.call(call, **models)
         # A change that is refused or fails has an audit row, too, with the code of its problem.
         except Exception as exc:
             await self._write_changes(call, problem_of(exc).code)
@@ -367,10 +433,9 @@ class WebEndpoint:
     async def _write_changes(self, call: WebCall, outcome: str) -> None:
         if not call.changes:  # of nearly all requests: they need no store of audit rows
             return
-        action, names = action_of(self.method, self.path), call.runtime.hidden_names
-        audit = call.runtime.store.data.audit
+        names, audit = call.runtime.hidden_names, call.runtime.store.data.audit
         await write_changes(
-            audit, call.principal, action, call.changes, names=names, outcome=outcome
+            audit, call.principal, self.action, call.changes, names=names, outcome=outcome
         )
 
 
@@ -389,18 +454,6 @@ def json_response(
     """Return a model as a response that no cache stores, because it belongs to one principal."""
     all_headers = {"cache-control": "no-store", **(headers or {})}
     return Response(value.model_dump_json(), status, all_headers, media_type="application/json")
-
-
-def action_of(method: str, path: str) -> str | None:
-    """Return the action of an endpoint; None if it changes nothing, or writes no audit rows.
-
-    Raises:
-        LookupError: The endpoint is not in the table. No application can be made with it.
-    """
-    name = f"{method} {path}"
-    if method not in _READS and name not in ACTIONS:
-        raise LookupError(f"{name}: add the endpoint to ACTIONS in compose/_web/endpoint.py")
-    return ACTIONS.get(name)
 
 
 def thing_of_session(agent: AgentId) -> str:
@@ -446,9 +499,7 @@ async def write_changes(
     """
     for change in changes:
         if action is None:
-            raise LookupError(
-                f"{change.thing}: give its endpoint an action in compose/_web/endpoint.py"
-            )
+            raise LookupError(f"{change.thing}: give its endpoint an `action`")
         await store.add(
             NewAuditRow(
                 tenant=principal.tenant,
@@ -470,93 +521,6 @@ def _writable_facts(facts: Facts | None, names: HiddenNames) -> Facts | None:
     visible_facts: Facts = names.shown({**facts})
     size = len(to_json(visible_facts))
     return visible_facts if size <= MAX_FACTS_BYTES else {"size_bytes": size}
-
-
-Handler: TypeAlias = Callable[[WebCall, Any, Any], Awaitable[Done]]
-
-ACCESS: Final[Mapping[str, Access]] = {
-    f"GET {OPENAPI}": "public",
-    "GET /": "sessions:own",
-    "GET /login": "public",
-    "GET /chat/{app}": "sessions:own",
-    "GET /chat/{app}/{session}": "sessions:own",
-    "GET /chat/{app}/{session}/runs/{run}": "sessions:own",
-    "GET /chat/{app}/{session}/runs/{run}/children/{child}": "sessions:own",
-    "GET /flows": "flows:run",
-    "GET /flows/{flow_app}/{flow}": "flows:run",
-    "GET /graph-runs/{graph_run}": "flows:run",
-    "GET /graph-runs/{graph_run}/evidence/{evidence}/{text}": "flows:run",
-    "POST /agui/{app}": "sessions:own",
-    "POST /v1/login": "public",
-    "GET /v1/login": "signed in",
-    "POST /v1/logout": "signed in",
-    "GET /v1/apps": "sessions:own",
-    "POST /v1/sessions": "sessions:own",
-    "GET /v1/sessions": "sessions:own",
-    "GET /v1/sessions/{session}": "sessions:own",
-    "PATCH /v1/sessions/{session}": "sessions:own",
-    "DELETE /v1/sessions/{session}": "sessions:own",
-    "GET /v1/sessions/{session}/events": "sessions:own",
-    "GET /v1/sessions/{session}/nodes": "sessions:own",
-    "PUT /v1/sessions/{session}/active-node": "sessions:own",
-    "POST /v1/sessions/{session}/runs": "sessions:own",
-    "GET /v1/sessions/{session}/runs": "sessions:own",
-    "GET /v1/sessions/{session}/runs/{run}": "sessions:own",
-    "GET /v1/sessions/{session}/runs/{run}/events": "sessions:own",
-    "POST /v1/sessions/{session}/runs/{run}/cancel": "sessions:own",
-    "GET /v1/sessions/{session}/runs/{run}/children": "sessions:own",
-    "GET /v1/sessions/{session}/runs/{run}/children/{child}": "sessions:own",
-    "GET /v1/sessions/{session}/runs/{run}/children/{child}/events": "sessions:own",
-    "GET /v1/approvals": "sessions:own",
-    "POST /v1/approvals/{approval}": "sessions:own",
-    "POST /v1/artifacts": "sessions:own",
-    "GET /v1/artifacts": "sessions:own",
-    "GET /v1/artifacts/{artifact}": "sessions:own",
-    "DELETE /v1/artifacts/{artifact}": "sessions:own",
-    "POST /v1/cleanup/artifacts": "cleanup",
-    "POST /v1/cleanup/tasks": "cleanup",
-    "GET /v1/audit": "operate",
-    "POST /v1/agents/{type}/{key}/messages": "operate",
-    "GET /v1/runs/{run}": "operate",
-    "GET /v1/runs/{run}/events": "operate",
-    "GET /v1/flows": "flows:run",
-    "POST /v1/flows": "flows:install",
-    "GET /v1/flows/{flow}": "flows:run",
-    "GET /v1/flows/{flow}/bundle": "flows:run",
-    "GET /v1/flows/{flow}/svg": "flows:run",
-    "GET /v1/flows/{flow}/schema": "flows:run",
-    "DELETE /v1/flows/{flow}": "flows:install",
-    "POST /v1/flows/{flow}/runs": "flows:run",
-    "GET /v1/graph-runs": "flows:run",
-    "GET /v1/graph-runs/{graph_run}": "flows:run",
-    "GET /v1/graph-runs/{graph_run}/ledger": "flows:run",
-    "GET /v1/graph-runs/{graph_run}/snapshot": "flows:run",
-    "POST /v1/graph-runs/{graph_run}/waits/{wait}": "flows:run",
-    "POST /v1/graph-runs/{graph_run}/cancel": "flows:operate",
-    "POST /v1/graph-runs/{graph_run}/pause": "flows:operate",
-    "POST /v1/graph-runs/{graph_run}/resume": "flows:operate",
-    "POST /v1/graph-runs/{graph_run}/steer": "flows:operate",
-    "POST /v1/graph-runs/{graph_run}/limits": "flows:operate",
-    "POST /v1/graph-runs/{graph_run}/snapshots": "flows:operate",
-    "GET /v1/graph-snapshots": "flows:run",
-    "GET /v1/graph-snapshots/{snapshot}": "flows:run",
-    "POST /v1/graph-snapshots/{snapshot}/restore": "flows:operate",
-    "DELETE /v1/graph-snapshots/{snapshot}": "flows:operate",
-    "POST /v1/events": "flows:run",
-}
-"""Access by method and path. `Principal.sees` decides which sessions a principal sees."""
-
-
-def access_of(method: str, path: str) -> Access:
-    """Return the access that an endpoint needs.
-
-    Raises:
-        LookupError: The endpoint is not in the table. No application can be made with it.
-    """
-    name = f"{method} {path}"
-    if name not in ACCESS:
-        raise LookupError(f"{name}: add the endpoint to ACCESS in compose/_web/endpoint.py")
-    return ACCESS[name]
 
 
 def openapi_of(endpoints: Sequence[WebEndpoint]) -> dict[str, Any]:
@@ -582,7 +546,7 @@ def openapi_of(endpoints: Sequence[WebEndpoint]) -> dict[str, Any]:
 
 
 def _operation(endpoint: WebEndpoint, refs: _Refs) -> dict[str, Any]:
-    answer: dict[str, Any] = {"description": endpoint.says}
+    answer: dict[str, Any] = {"description": endpoint.summary}
     if endpoint.answer is not None:
         answer["content"] = {
             endpoint.media_type: {"schema": refs[endpoint.answer, "serialization"]}
@@ -601,12 +565,12 @@ def _operation(endpoint: WebEndpoint, refs: _Refs) -> dict[str, Any]:
         {"200"} if endpoint.method == "POST" and endpoint.answer else set()
     )
     names = re.findall(r"{(\w+)}", endpoint.path)
-    access = access_of(endpoint.method, endpoint.path)
     operation: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{endpoint.method.lower()}{endpoint.path}").strip("_"),
-        "summary": endpoint.says,
-        "description": _ACCESS.get(access, f"Needs the scope {access}."),
-        "parameters": [_path_parameter(name) for name in names] + _query_parameters(endpoint.query),
+        "summary": endpoint.summary,
+        "description": _ACCESS.get(endpoint.scope, f"Needs the scope {endpoint.scope}."),
+        "parameters": [_path_parameter(name) for name in names]
+        + _query_parameters(endpoint.query or _NoQuery),
         "responses": {**dict.fromkeys(sorted(statuses), answer), "default": problem},
     }
     if endpoint.body is not None:
@@ -636,5 +600,7 @@ def _query_parameters(query: type[BaseModel]) -> list[dict[str, Any]]:
     required = schema.get("required", [])
     return [
         {"name": name, "in": "query", "required": name in required, "schema": part}
+        # Commas separate the values of a list: a field of a query comes once.
+        | ({"style": "form", "explode": False} if part.get("type") == "array" else {})
         for name, part in schema.get("properties", {}).items()
     ]

@@ -15,13 +15,14 @@ from cyclopts import Parameter
 from actors._kernel.runtime.ids import DEFAULT_TENANT
 from actors._kernel.workflow.errors import GraphError
 from actors._workflow.hosted.runs import FlowRuns
-from actors.errors import ContractError
+from actors.errors import ContractError, UnknownRunError
 from actors.workflow import RunState, Snapshot, WorkflowSpec, import_run_history_bundle
 from compose._commands import options as opt
 from compose._commands.files import writing
-from compose._commands.flow_runs.look import AppArg, OwnerOpt, open_graph_run
+from compose._commands.flow_runs.look import AppArg, OwnerOpt
 from compose._commands.options import HERE, DebugFlag, JsonFlag, Target
 from compose._commands.output import Exit, NoDataError, print_json, short
+from compose._commands.runs.list import open_run
 from compose._commands.terminal import console, print_table, say
 from compose._host.loader import ServeError, are_flows, find_served
 from compose._tools.graph_bundle import (
@@ -61,7 +62,10 @@ async def export(
     output
         The file, which is written completely or not at all. Default: standard output.
     """
-    async with open_graph_run(target, run) as (runtime, runs, row):
+    async with open_run(target, run) as (runtime, row):
+        if ":" not in row.agent_id.key:
+            raise UnknownRunError(run)
+        runs = FlowRuns(runtime, row.agent_id.type, tenant=row.agent_id.tenant)
         bundle = await bundle_of(runtime, runs, row.run_id, subruns=subruns)
     write_bundle(bundle, output, as_json=target.json)
     return Exit.OK

@@ -1,59 +1,21 @@
-"""`callboard graphs start`, and the commands that answer, pause, steer, limit and stop runs of flows.
-
-Each command works in a database or at a server.
-"""
+"""`callboard graphs start`, and the commands that answer, pause, steer, limit and stop runs of flows."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from typing_extensions import TypedDict
 
-from actors._kernel.json import JsonValue
-from actors._kernel.runtime.ids import DEFAULT_TENANT, RunId
+from actors._kernel.runtime.ids import DEFAULT_TENANT
 from actors._kernel.runtime.scheduler import TERMINAL
-from actors._runtime import Runtime
-from actors._runtime.replay.verdict import row_of
-from actors._workflow.hosted.flow_address import flow_address
-from actors._workflow.hosted.ledger_feed import run_of_id
-from actors._workflow.hosted.runs import FlowRuns
 from actors.errors import ContractError
 from compose._commands import options as opt
-from compose._commands.api import NO_SERVER, Api, ApiTarget, quote_name, repeat_hint
-from compose._commands.flow_runs.look import (
-    AppArg,
-    OwnerOpt,
-    open_graph_run,
-    print_ledger,
-    stored_ledger,
-)
-from compose._commands.flow_runs.served import NamedRunData, ServedRun, run_at_server
-from compose._commands.options import HERE, Target, parse_json
+from compose._commands.deployment import DEPLOYMENT, Deployment, check_hint, repeat_hint
+from compose._commands.flow_runs.look import AppArg, OwnerOpt, print_ledger
+from compose._commands.options import parse_json
 from compose._commands.output import Exit, print_json
 from compose._commands.terminal import say
-
-
-class EmittedData(TypedDict):
-    """The answer to an event: fields of the server's `EmittedJson`."""
-
-    delivered: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOrder:
-    """A run to start, with the values of the options of `start`."""
-
-    app: str
-    flow: str
-    variables: dict[str, JsonValue]
-    id: str | None
-    actor: str | None
-    session: str | None
 
 
 async def start(  # noqa: PLR0913 - each is an option
@@ -67,8 +29,7 @@ async def start(  # noqa: PLR0913 - each is an option
     session: str | None = None,
     follow: opt.FollowFlag = False,
     tenant: OwnerOpt = DEFAULT_TENANT,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> int:
     """Start a run of a flow, and print its id. A host of the app executes it.
 
@@ -99,20 +60,25 @@ async def start(  # noqa: PLR0913 - each is an option
     first_variables = parse_json(variables, what="VARS")
     if not isinstance(first_variables, dict):
         raise ContractError("VARS: give a JSON object, such as '{\"order\": 7}'")
-    api.check_unused()
-    order = RunOrder(
-        app=app, flow=flow, variables=first_variables, id=id, actor=actor, session=session
-    )
-    if api.server is not None:
-        return await _start_at(api.open(target, tenant=tenant), order, target, follow=follow)
-    async with target.client() as runtime:
-        run, is_new = await _start_run(runtime, order, tenant)
-        _tell(target, run, is_new=is_new, follow=follow)
+    key = id or secrets.token_hex(16)
+    async with deployment.open(tenant=tenant) as callboard:
+        with repeat_hint(f"with --id {key} it starts one run"):
+            new_run, is_new = await callboard.graph_runs.start(
+                flow, first_variables, app=app, key=key, actor_id=actor, session_id=session
+            )
+        run = new_run.run
+        if deployment.json:
+            print_json({"run": run, "is_new": is_new}, compact=follow)
+        else:
+            say(run)
         if not follow:
             return Exit.OK
-        await print_ledger(stored_ledger(runtime, run, follow=True), target, follow=True)
-        row = await row_of(runtime.store, run)
-    return _tell_end(target, {"run": run, "status": str(row.status).lower()})
+        end = await print_ledger(callboard.graph_runs.follow(run), deployment, follow=True)
+    if deployment.json:
+        print_json(end, compact=True)
+    else:
+        say(f"{run} is {end['status']}")
+    return Exit.OK if end["status"] == "completed" else Exit.FAILED
 
 
 async def resume(
@@ -121,8 +87,7 @@ async def resume(
     payload: opt.JsonArg = "null",
     /,
     *,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> int:
     """Answer a wait of a run, once. The run continues.
 
@@ -138,12 +103,9 @@ async def resume(
         The answer, JSON data; - reads it from standard input, @FILE from a file.
     """
     answer = parse_json(payload, what="the answer")
-    if (served_run := run_at_server(api, target, run)) is not None:
-        await served_run.send(f"waits/{quote_name(key)}", {"payload": answer}, NamedRunData)
-    else:
-        async with open_graph_run(target, run) as (_, runs, row):
-            await runs.resume(row.run_id, key, answer)
-    return target.tell({"run": run, "answered": key}, f"answered {key}: the run continues")
+    async with deployment.open(run=run) as callboard:
+        await callboard.graph_runs.answer(run, key, answer)
+    return deployment.tell({"run": run, "answered": key}, f"answered {key}: the run continues")
 
 
 async def emit(
@@ -155,8 +117,7 @@ async def emit(
     key: str | None = None,
     id: str | None = None,  # noqa: A002 - the name of the option
     tenant: OwnerOpt = DEFAULT_TENANT,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> int:
     """Answer all waits of a tenant's runs for an event.
 
@@ -179,26 +140,12 @@ async def emit(
     data = parse_json(payload, what="the event")
     if (key is None) != (scope == "global"):
         raise ContractError("--key goes with --scope session, workflow and run, and with no other")
-    api.check_unused()
-    if api.server is not None:
-        answer: Mapping[str, Any] = await _emit_at(
-            api.open(target, tenant=tenant), name, data, scope, key, id
-        )
-    else:
-        scope_id = {} if key is None else {f"{scope}_id": key}
-        async with target.client() as runtime:
-            runs = FlowRuns(runtime, "", tenant=tenant)
-            answer = await runs.emit(name, data, event_id=id, scope=scope, **scope_id)
-    return target.tell(answer, f"answered {answer['delivered']} wait(s) for {name}")
-
-
-async def _emit_at(  # noqa: PLR0917 - an event, as `emit` was given it
-    api: Api, name: str, data: Any, scope: str, key: str | None, id_: str | None
-) -> Mapping[str, Any]:
-    id_ = id_ or secrets.token_hex(16)  # so that a repeated event is the same
-    body = {"name": name, "payload": data, "scope": scope, "key": key, "id": id_}
-    with repeat_hint(f"with --id {id_} it is one event"):
-        return await api.fetch(EmittedData, "POST", "/v1/events", body)
+    id_ = id or secrets.token_hex(16)
+    async with deployment.open(tenant=tenant) as callboard:
+        with repeat_hint(f"with --id {id_} it is one event"):
+            result = await callboard.emit(name, data, scope=scope, key=key, id=id_)
+    text = f"answered {result.delivered} wait(s) for {name}"
+    return deployment.tell(result.model_dump(mode="json"), text)
 
 
 async def cancel(
@@ -206,8 +153,7 @@ async def cancel(
     /,
     *,
     reason: str = "cancelled by operator",
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> int:
     """Ask a run of a flow and its sub-graphs to stop. An ended run does not change.
 
@@ -218,25 +164,16 @@ async def cancel(
     reason
         Text that the run's log keeps.
     """
-    if (served_run := run_at_server(api, target, run)) is not None:
-        status = str((await served_run.fetch())["status"]).upper()
-        await served_run.send("cancel", {"reason": reason}, NamedRunData)
-    else:
-        async with open_graph_run(target, run) as (_, runs, row):
-            await runs.cancel(row.run_id, reason=reason)
-        status = str(row.status)
+    async with deployment.open(run=run) as callboard:
+        status = str((await callboard.graph_runs.get(run)).status).upper()
+        await callboard.graph_runs.cancel(run, reason)
     has_ended = status in TERMINAL
     text = f"run {run} has ended {status} already" if has_ended else f"asked {run} to stop"
-    return target.tell({"run": run, "was": status}, text)
+    return deployment.tell({"run": run, "was": status}, text)
 
 
 async def pause(
-    run: opt.RunIdArg,
-    /,
-    *,
-    reason: str | None = None,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    run: opt.RunIdArg, /, *, reason: str | None = None, deployment: Deployment = DEPLOYMENT
 ) -> int:
     """Pause a run of a flow between two of its steps, until `resume-run`.
 
@@ -251,32 +188,22 @@ async def pause(
     reason
         Text that the run's ledger keeps.
     """
-    if (served_run := run_at_server(api, target, run)) is not None:
-        await served_run.send("pause", {"reason": reason}, NamedRunData)
-    else:
-        async with open_graph_run(target, run) as (_, runs, row):
-            await runs.pause_run(row.run_id, reason)
-    return target.tell({"run": run, "paused": True}, f"asked {run} to pause")
+    async with deployment.open(run=run) as callboard:
+        await callboard.graph_runs.pause(run, reason)
+    return deployment.tell({"run": run, "paused": True}, f"asked {run} to pause")
 
 
-async def resume_run(
-    run: opt.RunIdArg, /, *, api: ApiTarget = NO_SERVER, target: Target = HERE
-) -> int:
+async def resume_run(run: opt.RunIdArg, /, *, deployment: Deployment = DEPLOYMENT) -> int:
     """Continue a paused run of a flow.
 
     Example: `callboard graphs resume-run 0f3c…`
     """
-    if (served_run := run_at_server(api, target, run)) is not None:
-        await served_run.send("resume", None, NamedRunData)
-    else:
-        async with open_graph_run(target, run) as (_, runs, row):
-            await runs.resume_run(row.run_id)
-    return target.tell({"run": run, "paused": False}, f"{run} continues")
+    async with deployment.open(run=run) as callboard:
+        await callboard.graph_runs.resume(run)
+    return deployment.tell({"run": run, "paused": False}, f"{run} continues")
 
 
-async def steer(
-    run: opt.RunIdArg, message: str, /, *, api: ApiTarget = NO_SERVER, target: Target = HERE
-) -> int:
+async def steer(run: opt.RunIdArg, message: str, /, *, deployment: Deployment = DEPLOYMENT) -> int:
     """Add a message to the inbox of a run of a flow, which its nodes read.
 
     Example: `callboard graphs steer 0f3c… 'Only orders of this year'`
@@ -286,13 +213,10 @@ async def steer(
     message
         Text of the message.
     """
-    if (served_run := run_at_server(api, target, run)) is not None:
-        check = "`callboard graphs ledger {run} --server {url}`"
-        await served_run.send("steer", {"message": message}, NamedRunData, check_command=check)
-    else:
-        async with open_graph_run(target, run) as (_, runs, row):
-            await runs.steer(row.run_id, message)
-    return target.tell({"run": run, "message": message}, f"steered {run}")
+    async with deployment.open(run=run) as callboard:
+        with check_hint(f"callboard graphs ledger {run}"):
+            await callboard.graph_runs.steer(run, message)
+    return deployment.tell({"run": run, "message": message}, f"steered {run}")
 
 
 async def limits(
@@ -300,8 +224,7 @@ async def limits(
     updates: Annotated[str, Parameter(name="UPDATES", allow_leading_hyphen=True)],
     /,
     *,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> int:
     """Change limits of a run of a flow.
 
@@ -315,58 +238,6 @@ async def limits(
     changes = parse_json(updates, what="UPDATES")
     if not isinstance(changes, dict):
         raise ContractError("UPDATES: give a JSON object")
-    if (served_run := run_at_server(api, target, run)) is not None:
-        await served_run.send("limits", {"updates": changes}, NamedRunData)
-    else:
-        async with open_graph_run(target, run) as (_, runs, row):
-            await runs.update_limits(row.run_id, changes)
-    return target.tell({"run": run, "updates": changes}, f"changed limits of {run}")
-
-
-async def _start_run(runtime: Runtime, order: RunOrder, tenant: str) -> tuple[RunId, bool]:
-    """Start the run; return its id, and whether it is new."""
-    if order.id is not None:
-        agent = flow_address(order.app, order.flow, order.id, tenant)
-        if (existing_run := await run_of_id(runtime.store.lists, agent)) is not None:
-            return existing_run.run_id, False
-    runs = FlowRuns(runtime, order.app, tenant=tenant)
-    ids = {"id": order.id, "actor_id": order.actor, "session_id": order.session}
-    return await runs.start(order.flow, vars=order.variables, **ids), True
-
-
-async def _start_at(api: Api, order: RunOrder, target: Target, *, follow: bool) -> int:
-    key = order.id or secrets.token_hex(16)  # so that a repeated start is the same run
-    body = {"vars": order.variables, "actor_id": order.actor, "session_id": order.session}
-    with repeat_hint(f"with --id {key} it starts one run"):
-        status, answer = await api.ask(
-            "POST",
-            f"/v1/flows/{quote_name(order.flow)}/runs",
-            body,
-            query={"app": order.app},
-            headers={"idempotency-key": key},
-        )
-    run = answer.get("run") if isinstance(answer, dict) else None
-    if not isinstance(run, str):
-        raise api.unexpected_answer(str(answer))
-    _tell(target, run, is_new=status == HTTPStatus.CREATED, follow=follow)
-    if not follow:
-        return Exit.OK
-    return _tell_end(
-        target, await print_ledger(ServedRun(api, run).follow_ledger(), target, follow=True)
-    )
-
-
-def _tell(target: Target, run: str, *, is_new: bool, follow: bool) -> None:
-    if target.json:
-        print_json({"run": run, "is_new": is_new}, compact=follow)
-    else:
-        say(run)
-
-
-def _tell_end(target: Target, end: dict[str, Any]) -> Exit:
-    """Print a run's end."""
-    if target.json:
-        print_json(end, compact=True)
-    else:
-        say(f"{end['run']} is {end['status']}")
-    return Exit.OK if end["status"] == "completed" else Exit.FAILED
+    async with deployment.open(run=run) as callboard:
+        await callboard.graph_runs.set_limits(run, changes)
+    return deployment.tell({"run": run, "updates": changes}, f"changed limits of {run}")

@@ -2,53 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from actors._kernel.runtime.ids import DEFAULT_TENANT, RunId
-from actors._kernel.runtime.rows import RunRow
-from actors._kernel.stores.runs import RunFilter
-from actors._kernel.workflow.effects import WaitState
-from actors._kernel.workflow.run_state import RunState
+from actors._kernel.runtime.ids import DEFAULT_TENANT
 from actors._kernel.workflow.step_record import verify_ledger_chain
-from actors._runtime.replay.verdict import known_id
-from actors._workflow.hosted.flow_address import flow_and_id
-from actors._workflow.hosted.ledger_feed import flow_of, flow_runs, ledger_feed
-from actors._workflow.hosted.runs import FlowRuns
-from actors._workflow.machine.variables import limit_status
-from actors.errors import UnknownRunError
 from compose._commands import options as opt
-from compose._commands.api import NO_SERVER, ApiTarget
-from compose._commands.flow_runs.served import RunData, list_served, print_run, run_at_server
-from compose._commands.options import HERE, Target
-from compose._commands.output import Exit, ago, pick, print_json, short
-from compose._commands.runs.list import open_run, status_of, status_text
-from compose._commands.terminal import print_table, say
+from compose._commands.deployment import DEPLOYMENT, Deployment
+from compose._commands.output import Exit, ago, print_json, short
+from compose._commands.terminal import print_facts, print_table, say
 
 if TYPE_CHECKING:
-    from actors._runtime import Runtime
+    from compose._web.flows.runs import GraphRunJson, ListedGraphRunJson
 
 AppArg = Annotated[str, Parameter(help="The app of the flows: the type of their runs' agents.")]
 OwnerOpt = Annotated[str, Parameter(name="--tenant", help="The owner of the runs.")]
 _COLUMNS = ("#", "at", "node", "status", "effect", "result or error")
-
-
-@asynccontextmanager
-async def open_graph_run(
-    target: Target, run: str
-) -> AsyncIterator[tuple[Runtime, FlowRuns, RunRow]]:
-    """Yield a client, the flow runs of the run's app, and the run's row.
-
-    Raises:
-        UnknownRunError: The store has no such run, or it is not a run of a flow.
-    """
-    async with open_run(target, run) as (runtime, row):
-        if ":" not in row.agent_id.key:
-            raise UnknownRunError(run)
-        yield runtime, FlowRuns(runtime, row.agent_id.type, tenant=row.agent_id.tenant), row
+_WITHIN: Final = ("until", "subworkflow")
+"""Reasons of waits that no client can answer."""
 
 
 async def list_graph_runs(
@@ -60,8 +34,7 @@ async def list_graph_runs(
     tenant: OwnerOpt = DEFAULT_TENANT,
     after: str | None = None,
     limit: opt.LimitOpt = 50,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> None:
     """List runs of the flows of an app, newest first.
 
@@ -75,81 +48,72 @@ async def list_graph_runs(
     flow
         Only runs of this flow. The command reads at most 5,000 runs to find them.
     status
-        Only runs in this status: pending, running, suspended, completed, failed or cancelled. With --server:
-        running (any open run), completed, failed or cancelled, once.
+        Only runs in this status: running (any open run), pending, suspended, completed, failed or cancelled.
     after
         Only runs after this run in the list. Give the last run of the page before.
     """
-    api.check_unused()
-    if api.server is not None:
-        filters = {"app": app, "flow": flow, "after": after, "limit": str(limit)}
-        await list_served(api.open(target, tenant=tenant), target, filters, status)
-        return
-    statuses = [status_of(text) for text in status or ()]
-    among = RunFilter(type=app, tenant=tenant, after=known_id(after) if after else None)
-    async with target.client() as runtime:
-        page = await flow_runs(runtime.store.lists, among, flow=flow, status=statuses, limit=limit)
-    names = "run=run_id agent=agent_id status parked parent created_at updated_at"
-    target.table(
-        page.rows,
-        lambda row: {**pick(row, names), "flow": flow_of(row)},
-        ("run", "flow", "id", "status", "created ago", "changed ago"),
-        lambda row: (
-            row.run_id,
-            *flow_and_id(row.agent_id),
-            status_text(row),
-            ago(row.created_at),
-            ago(row.updated_at),
-        ),
+    async with deployment.open(tenant=tenant) as callboard:
+        page = await callboard.graph_runs.list(
+            app=app, flow=flow, status=[s.lower() for s in status or ()], after=after, limit=limit
+        )
+    deployment.table(
+        page.runs,
+        lambda run: run.model_dump(mode="json"),
+        ("run", "flow", "status", "created ago", "changed ago"),
+        lambda run: (run.run, run.flow, _status(run), ago(run.created_at), ago(run.updated_at)),
         empty=f"there is no such run of a flow of {app}",
     )
-    if page.next is not None and not target.json:
+    if page.next is not None and not deployment.json:
         say(f"there may be more: --after {page.next}")
 
 
-async def show(run: opt.RunIdArg, /, *, api: ApiTarget = NO_SERVER, target: Target = HERE) -> None:
+async def show(run: opt.RunIdArg, /, *, deployment: Deployment = DEPLOYMENT) -> None:
     """Show a run of a flow: its node, its waits and its variables.
 
-    With `--server` and `--json` the data is that of `GET /v1/graph-runs/{run}`.
+    With `--json` the data is that of `GET /v1/graph-runs/{run}`.
 
     Examples: `callboard graphs show 0f3c…`;
     `callboard graphs show 0f3c… --json`;
     `callboard graphs show 0f3c… --server http://127.0.0.1:8123`
     """
-    if (served_run := run_at_server(api, target, run)) is not None:
-        run_data = await served_run.fetch()
-        if target.json:
-            print_json(run_data)
-        else:
-            print_run(run_data, url=served_run.url)
-        return
-    async with open_graph_run(target, run) as (_, runs, row):
-        waits = await runs.waits(row.run_id)
-        state = await runs.state(row.run_id)
-    if target.json:
-        waits_json = [wait.to_dict() for wait in waits]
-        print_json({**state.to_dict(), "waits": waits_json, "limits": limit_status(state)})
-        return
-    print_run(_data_of(row, state, waits))
+    async with deployment.open(run=run) as callboard:
+        run_json = await callboard.graph_runs.get(run)
+    if deployment.json:
+        print_json(run_json.model_dump(mode="json"))
+    else:
+        _print_run(run_json, deployment.server)
 
 
-def _data_of(row: RunRow, state: RunState, waits: Sequence[WaitState]) -> RunData:
-    """Return a stored run in the form of an answer of a server."""
-    facts = pick(row, "run=run_id parked created_at updated_at")
-    facts |= pick(
-        state, "flow=workflow_id status node=current_node session=session_id vars output error"
+def _status(run: ListedGraphRunJson) -> str:
+    return f"PARKED ({run.parked})" if run.parked else run.status
+
+
+def _print_run(run: GraphRunJson, server: str | None) -> None:
+    public = ((name, short(value)) for name, value in run.vars.items() if name[:1] != "_")
+    print_facts(
+        (
+            ("run", run.run),
+            ("flow", run.flow),
+            ("status", _status(run)),
+            ("node", run.node),
+            ("created", f"{ago(run.created_at)} ago"),
+            ("changed", f"{ago(run.updated_at)} ago"),
+            ("output", short(run.output)),
+            ("error", run.error),
+            *public,
+        )
     )
-    wait_data = [pick(wait, "reason key=wait_key prompt choices until") for wait in waits]
-    return cast("RunData", {**facts, "waits": wait_data})
+    server_option = "" if server is None else f" --server {server}"
+    for wait in run.waits:
+        until = "" if wait.until is None else f", until {wait.until}"
+        choices = f" ({' / '.join(wait.choices)})" if wait.choices else ""
+        say(f"waits for {wait.reason} {wait.key}{until}: {wait.prompt or ''}{choices}")
+        if wait.reason not in _WITHIN:
+            say(f"  callboard graphs resume {run.run} {wait.key} JSON{server_option}")
 
 
 async def ledger(
-    run: opt.RunIdArg,
-    /,
-    *,
-    follow: opt.FollowFlag = False,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    run: opt.RunIdArg, /, *, follow: opt.FollowFlag = False, deployment: Deployment = DEPLOYMENT
 ) -> None:
     """Print the ledger of a run of a flow: a record for each step. With `--json` each line is one object.
 
@@ -162,27 +126,14 @@ async def ledger(
     follow
         Print new records as they are written, until the run has ended.
     """
-    if (served_run := run_at_server(api, target, run)) is not None:
-        await print_ledger(
-            served_run.follow_ledger() if follow else served_run.ledger(), target, follow=follow
-        )
-        return
-    async with open_graph_run(target, run) as (runtime, _, row):
-        records = stored_ledger(runtime, row.run_id, follow=follow)
-        await print_ledger(records, target, follow=follow)
-
-
-async def stored_ledger(
-    runtime: Runtime, run: RunId, *, follow: bool
-) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the records of a run; with `follow` as they are written, until the run has ended."""
-    async with aclosing(ledger_feed(runtime, run, follow=follow)) as records:
-        async for placed_record in records:
-            yield placed_record.record
+    async with deployment.open(run=run) as callboard:
+        runs = callboard.graph_runs
+        records = runs.follow(run) if follow else runs.ledger(run)
+        await print_ledger(records, deployment, follow=follow)
 
 
 async def print_ledger(
-    feed: AsyncGenerator[dict[str, Any], None], target: Target, *, follow: bool
+    feed: AsyncGenerator[dict[str, Any], None], deployment: Deployment, *, follow: bool
 ) -> dict[str, Any]:
     """Print records, with `follow` one line each. Return the end of the run if it is there, unprinted."""
     n, rows, end = 0, list[tuple[str, ...]](), dict[str, Any]()
@@ -191,14 +142,14 @@ async def print_ledger(
             if "step_id" not in record:
                 end = record
                 continue
-            if target.json:
+            if deployment.json:
                 print_json(record, compact=True)
             elif follow:
                 say("  ".join(_cells(n, record)))
             else:
                 rows.append(_cells(n, record))
             n += 1
-    if not (target.json or follow):
+    if not (deployment.json or follow):
         print_table(_COLUMNS, rows, empty="the ledger is empty: the run has not started")
     return end
 
@@ -212,12 +163,7 @@ def _cells(n: int, record: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def verify(
-    run: opt.RunIdArg,
-    /,
-    *,
-    head: str | None = None,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    run: opt.RunIdArg, /, *, head: str | None = None, deployment: Deployment = DEPLOYMENT
 ) -> int:
     """Check the chain of hashes of a run's ledger. The exit code is 1 if a record was changed or removed.
 
@@ -230,15 +176,12 @@ async def verify(
         The hash of the last record, which you kept elsewhere. With it the command also finds removed records at
         the ledger's end.
     """
-    if (served_run := run_at_server(api, target, run)) is not None:
-        records = [record async for record in served_run.ledger()]
-    else:
-        async with open_graph_run(target, run) as (_, runs, row):
-            records = await runs.ledger(row.run_id)
+    async with deployment.open(run=run) as callboard:
+        records = [record async for record in callboard.graph_runs.ledger(run)]
     verdict = verify_ledger_chain(records, head_hash=head)
     text = f"the chain holds: {verdict['count']} record(s), head {verdict['head_hash']}"
     if not verdict["ok"]:
         kind = verdict["errors"][0]["type"]
         text = f"THE CHAIN IS BROKEN at record {verdict['first_bad_index']}: {kind}"
-    target.tell({"run": run, **verdict}, text)
+    deployment.tell({"run": run, **verdict}, text)
     return Exit.OK if verdict["ok"] else Exit.FAILED

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import secrets
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from actors._kernel.runtime.ids import DEFAULT_TENANT, RunId
+from actors._kernel.runtime.ids import DEFAULT_TENANT
+from actors._kernel.workflow.errors import NoSuchSnapshotError
 from actors._workflow.hosted.runs import FlowRuns
 from actors.errors import ContractError
 from actors.workflow import Snapshot
 from compose._commands import options as opt
-from compose._commands.api import NO_SERVER, ApiTarget
-from compose._commands.flow_runs.look import AppArg, OwnerOpt, open_graph_run
-from compose._commands.flow_runs.served import ServedSnapshots, run_at_server, store_snapshot
-from compose._commands.options import HERE, Target, parse_json
-from compose._commands.output import ago, print_json
+from compose._commands.deployment import DEPLOYMENT, PRINCIPAL, Deployment, check_hint, repeat_hint
+from compose._commands.flow_runs.look import AppArg, OwnerOpt
+from compose._commands.options import parse_json
+from compose._commands.output import Exit, ago, print_json
 from compose._commands.terminal import say
+
+if TYPE_CHECKING:
+    from compose._client.callboard import Callboard
 
 SavedArg = Annotated[str, Parameter(name="SNAPSHOT")]
 
@@ -30,8 +34,7 @@ async def snapshot(
     description: str = "",
     by: str = "",
     print: bool = False,  # noqa: A002 - the name of the option
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> int:
     """Store a snapshot of a run of a flow, and print the snapshot's id. `restore` starts another run with it.
 
@@ -51,26 +54,23 @@ async def snapshot(
     print
         Print the whole snapshot as JSON, and do not store it.
     """
-    if (served_run := run_at_server(api, target, run)) is not None:
-        if by:
-            raise ContractError("--by: a server uses the name of the token")
-        details = {"description": description, "tags": tag or []}
+    if by and deployment.server is not None:
+        raise ContractError("--by: a server uses the name of the token")
+    async with deployment.open(run=run, principal=by or PRINCIPAL) as callboard:
         if print:
-            print_json(await served_run.snapshot(name) | details)
-            return 0
-        id_ = await store_snapshot(served_run, name, description=description, tags=tag or ())
-        return target.tell({"snapshot": id_, "run": run}, id_)
-    async with open_graph_run(target, run) as (_, runs, row):
-        new_snapshot = await runs.snapshot(
-            row.run_id, name, description=description, tags=tag or (), by=by, keep=not print
-        )
-    if print:
-        print_json(new_snapshot.to_dict())
-        return 0
-    return target.tell({"snapshot": new_snapshot.snapshot_id, "run": run}, new_snapshot.snapshot_id)
+            whole_snapshot = await callboard.graph_runs.snapshot(run, name)
+            details = {"description": description, "tags": tag or []}
+            print_json(whole_snapshot.model_dump(mode="json") | details)
+            return Exit.OK
+        with check_hint(f"callboard graphs snapshots APP --run {run}"):
+            stored_snapshot = await callboard.snapshots.create(
+                run, name, description=description, tags=tag or ()
+            )
+    id_ = stored_snapshot.snapshot
+    return deployment.tell({"snapshot": id_, "run": run}, id_)
 
 
-async def snapshots(  # noqa: PLR0913 - each is an option
+async def snapshots(
     app: AppArg,
     /,
     *,
@@ -80,8 +80,7 @@ async def snapshots(  # noqa: PLR0913 - each is an option
     tenant: OwnerOpt = DEFAULT_TENANT,
     after: str | None = None,
     limit: opt.LimitOpt = 50,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> None:
     """List stored snapshots of runs of an app's flows, newest first.
 
@@ -100,24 +99,19 @@ async def snapshots(  # noqa: PLR0913 - each is an option
     after
         Only snapshots after this snapshot in the list. Give the last snapshot of the page before.
     """
-    api.check_unused()
-    if api.server is not None:
-        filters = {"run": run, "tag": tag, "query": query, "after": after, "limit": str(limit)}
-        await ServedSnapshots(api.open(target, tenant=tenant), app).print_page(target, filters)
-        return
-    run_id = None if run is None else RunId(run)
-    async with target.client() as runtime:
-        runs = FlowRuns(runtime, app, tenant=tenant)
-        rows = await runs.snapshots(run=run_id, tag=tag, query=query, after=after, limit=limit + 1)
-    target.table(
-        rows[:limit],
-        "snapshot=id run=run_id agent=agent_id seq name description tags spec_hash created_by created_at",
+    async with deployment.open(tenant=tenant) as callboard:
+        page = await callboard.snapshots.list(
+            app=app, run=run, tag=tag, query=query, after=after, limit=limit
+        )
+    deployment.table(
+        page.snapshots,
+        lambda row: row.model_dump(mode="json"),
         ("snapshot", "run", "name", "tags", "kept ago"),
-        lambda row: (row.id, row.run_id, row.name, ", ".join(row.tags), ago(row.created_at)),
+        lambda row: (row.snapshot, row.run, row.name, ", ".join(row.tags), ago(row.created_at)),
         empty=f"there is no such snapshot of a run of {app}",
     )
-    if len(rows) > limit and not target.json:
-        say(f"there are more: --after {rows[limit - 1].id}")
+    if page.next is not None and not deployment.json:
+        say(f"there are more: --after {page.next}")
 
 
 async def restore(
@@ -128,8 +122,7 @@ async def restore(
     id: str | None = None,  # noqa: A002 - the name of the option
     force: bool = False,
     tenant: OwnerOpt = DEFAULT_TENANT,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> int:
     """Start a new run with the state of a snapshot, and print its id. An open wait is opened again.
 
@@ -146,18 +139,21 @@ async def restore(
     force
         Start the run even if the graph has changed since the snapshot. Its nodes must still fit.
     """
-    api.check_unused()
-    if api.server is not None:
-        if saved.lstrip()[:1] in {"{", "@", "-"}:
-            raise ContractError("SNAPSHOT: with --server give the id of a stored snapshot")
-        server_snapshots = ServedSnapshots(api.open(target, tenant=tenant), app)
-        run = await server_snapshots.restore(saved, key=id, force=force)
-        return target.tell({"run": run}, run)
-    source = _parse_snapshot(saved) if saved.lstrip()[:1] in {"{", "@", "-"} else saved
-    async with target.client() as runtime:
+    if saved.lstrip()[:1] not in {"{", "@", "-"}:
+        key = id or secrets.token_hex(16)
+        async with deployment.open(tenant=tenant) as callboard:
+            await _check_app(callboard, app, saved)
+            with repeat_hint(f"with --id {key} it starts one run"):
+                run = (await callboard.snapshots.restore(saved, key=key, force=force)).run
+        return deployment.tell({"run": run}, run)
+    # A state that a client sends could be one that no run ever had: only who may write to the database may.
+    if deployment.server is not None:
+        raise ContractError("SNAPSHOT: with --server give the id of a stored snapshot")
+    source = _parse_snapshot(saved)
+    async with deployment.client() as runtime:
         runs = FlowRuns(runtime, app, tenant=tenant)
         run_id = await runs.restore(source, id=id, force=force)
-    return target.tell({"run": run_id}, run_id)
+    return deployment.tell({"run": run_id}, run_id)
 
 
 async def delete_snapshot(
@@ -166,8 +162,7 @@ async def delete_snapshot(
     /,
     *,
     tenant: OwnerOpt = DEFAULT_TENANT,
-    api: ApiTarget = NO_SERVER,
-    target: Target = HERE,
+    deployment: Deployment = DEPLOYMENT,
 ) -> int:
     """Remove a stored snapshot. Runs that were started with it stay.
 
@@ -178,13 +173,20 @@ async def delete_snapshot(
     id_
         Id of the snapshot.
     """
-    api.check_unused()
-    if api.server is not None:
-        await ServedSnapshots(api.open(target, tenant=tenant), app).delete(id_)
-    else:
-        async with target.client() as runtime:
-            await FlowRuns(runtime, app, tenant=tenant).delete_snapshot(id_)
-    return target.tell({"snapshot": id_, "deleted": True}, f"deleted {id_}")
+    async with deployment.open(tenant=tenant) as callboard:
+        await _check_app(callboard, app, id_)
+        await callboard.snapshots.delete(id_)
+    return deployment.tell({"snapshot": id_, "deleted": True}, f"deleted {id_}")
+
+
+async def _check_app(callboard: Callboard, app: str, id_: str) -> None:
+    """Check that a snapshot is one of this app.
+
+    Raises:
+        NoSuchSnapshotError: It is not.
+    """
+    if (await callboard.snapshots.get(id_)).app != app:
+        raise NoSuchSnapshotError(id_)
 
 
 def _parse_snapshot(text: str) -> Snapshot:

@@ -18,23 +18,22 @@ from actors._workflow.bundles import (
     BundleRecord,
     BundleRegistry,
     FolderBundles,
-    StoredBundles,
     WorkflowBundleRegistry,
     WorkflowBundleRegistryError,
     pack_workflow_bundle,
     packed_flow,
 )
 from actors.errors import ContractError
-from compose._commands.api import ApiTarget
-from compose._commands.flows.served import ServedBundles
-from compose._commands.options import HERE, DebugFlag, Flag, Target
+from compose._commands.deployment import Deployment
+from compose._commands.flows.installed import InstalledBundles
+from compose._commands.options import DebugFlag, Flag
 from compose._commands.output import Exit, NoDataError, print_json
 from compose._commands.terminal import print_table, say
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryTarget(ApiTarget):
+class RegistryTarget(Deployment):
     """Options of commands that use installed flows. Without one of them the flows are in a folder.
 
     Attributes:
@@ -47,35 +46,28 @@ class RegistryTarget(ApiTarget):
     shared: Flag = False
     tenant: str = DEFAULT_TENANT
 
-    def is_folder(self, target: Target) -> bool:
-        """Return True if the options mean a folder."""
-        is_database = self.shared or target.postgres_url is not None or target.data is not None
-        return not is_database and self.server is None
+    @property
+    def is_folder(self) -> bool:
+        """True if the options mean a folder."""
+        return not self.shared and not self.is_named
 
     @asynccontextmanager
-    async def registry(self, target: Target) -> AsyncIterator[tuple[BundleRegistry, str]]:
+    async def registry(self) -> AsyncIterator[tuple[BundleRegistry, str]]:
         """Yield the registry and its name for people.
 
         Raises:
             ContractError: The options name two registries.
         """
-        if self.server is not None:
-            api = self.open(
-                target, tenant=self.tenant, directory=self.directory, shared=self.shared
-            )
-            yield ServedBundles(api), api.url
-            return
-        self.check_unused()
-        if self.is_folder(target):
+        self.refuse_with_server(directory=self.directory, shared=self.shared)
+        if self.is_folder:
             folder = WorkflowBundleRegistry(self.directory)
             yield FolderBundles(folder), str(folder.folder)
             return
         if self.directory is not None:
             raise ContractError("--directory and a database name two registries: give one of them")
-        async with target.client() as runtime:
-            store = runtime.store
-            bundles = StoredBundles(store.data.flow_bundles, store.data.artifacts, self.tenant)
-            yield bundles, f"tenant {self.tenant}"
+        async with self.open(tenant=self.tenant) as callboard:
+            name = f"tenant {self.tenant}" if self.server is None else callboard.url
+            yield InstalledBundles(callboard), name
 
 
 FOLDER: Final = RegistryTarget()
@@ -149,7 +141,6 @@ async def install(
     sequential: Flag = False,
     overwrite: Flag = False,
     at: RegistryTarget = FOLDER,
-    target: Target = HERE,
 ) -> int:
     """Install a flow into a folder, which `callboard host FOLDER` serves, or into a database or a server.
 
@@ -176,26 +167,26 @@ async def install(
         data = packed_flow(_bytes_of(file), version=version, sequential=sequential)
     # Replaced before the registry is asked: it refuses other content, and finds the same content now.
     if overwrite:
-        if not at.is_folder(target):
+        if not at.is_folder:
             problem = "a version that all hosts have never changes"
             raise ContractError(f"--overwrite: {problem}. Give it another version")
         with _files():
             WorkflowBundleRegistry(at.directory).install_bytes(data, overwrite=True)
-    async with at.registry(target) as (registry, registry_name):
+    async with at.registry() as (registry, registry_name):
         with _files():
             record, _ = await registry.install(data, by="cli")
-    return target.tell(_record_to_json(record), f"{record.manifest.ref} is in {registry_name}")
+    return at.tell(_record_to_json(record), f"{record.manifest.ref} is in {registry_name}")
 
 
-async def list_bundles(*, at: RegistryTarget = FOLDER, target: Target = HERE) -> None:
+async def list_bundles(*, at: RegistryTarget = FOLDER) -> None:
     """List installed bundles by name, newest version first.
 
     Examples: `callboard flows list --directory ./flows`; `callboard flows list --shared --json`;
     `callboard flows list --server http://127.0.0.1:8123`
     """
-    async with at.registry(target) as (registry, registry_name):
+    async with at.registry() as (registry, registry_name):
         records = await registry.list()
-    target.table(
+    at.table(
         records,
         _record_to_json,
         ("BUNDLE", "NAME", "FLOWS", "FILE"),
@@ -209,7 +200,7 @@ async def list_bundles(*, at: RegistryTarget = FOLDER, target: Target = HERE) ->
     )
 
 
-async def show(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HERE) -> int:
+async def show(ref: str, /, *, at: RegistryTarget = FOLDER) -> int:
     """Show a bundle: its flows, their nodes and its hash.
 
     Examples: `callboard flows show refund@1.2`;
@@ -220,13 +211,13 @@ async def show(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HER
     ref
         ID@VERSION, or ID for the newest version.
     """
-    async with at.registry(target) as (registry, _):
+    async with at.registry() as (registry, _):
         try:
             bundle = await registry.open(ref)
         except WorkflowBundleRegistryError as exc:  # so that the exit code is NOT_FOUND
             raise NoDataError(str(exc)) from exc
     specs = bundle.specs()
-    if target.json:
+    if at.json:
         flows = {spec.workflow_id: spec.described() for spec in specs}
         manifest = bundle.manifest.model_dump(mode="json")
         print_json({**manifest, "hash": bundle.hash, "graphs": flows})
@@ -237,7 +228,7 @@ async def show(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HER
     return Exit.OK
 
 
-async def remove(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = HERE) -> int:
+async def remove(ref: str, /, *, at: RegistryTarget = FOLDER) -> int:
     """Remove a bundle. Databases and servers keep a bundle with open runs, and the error has their number.
 
     Hosts that have loaded a bundle from a folder use it until they restart. Hosts without the bundle park open
@@ -251,9 +242,9 @@ async def remove(ref: str, /, *, at: RegistryTarget = FOLDER, target: Target = H
     ref
         ID@VERSION, or ID for all versions.
     """
-    async with at.registry(target) as (registry, _):
+    async with at.registry() as (registry, _):
         count = await registry.remove(ref)
-    target.tell({"removed": count}, f"{count} removed")
+    at.tell({"removed": count}, f"{count} removed")
     return Exit.OK if count else Exit.NOT_FOUND
 
 

@@ -16,23 +16,22 @@ from actors._workflow.documents.findings import FlowFinding
 from actors._workflow.machine.spec import RetryPolicy, WorkflowSpec
 from actors._workflow.visual.loading import check_flow, load_flow
 from actors._workflow.visual.report import report_flow
-from compose._commands.api import NO_SERVER, ApiTarget
-from compose._commands.flows.served import ServedBundles
+from compose._commands.deployment import DEPLOYMENT, Deployment
+from compose._commands.flows.installed import InstalledBundles
 from compose._commands.options import DebugFlag, Flag
 from compose._commands.output import Exit, NoDataError, print_json
 from compose._commands.terminal import print_table, say
 
 
 async def check(
-    *files: Path,
-    version: str | None = None,
-    api: ApiTarget = NO_SERVER,
-    json: Flag = False,
-    debug: DebugFlag = False,
+    *files: Path, version: str | None = None, deployment: Deployment = DEPLOYMENT
 ) -> int:
     """Print all mistakes of flow documents and of VisualFlow. The exit code is 1 if there is an error.
 
-    With `--server` the server checks whether it would install the files, also bundles, and installs nothing.
+    With `--server` or a database it checks whether the files would be installed there, also bundles, and
+    installs nothing.
+
+    `--json` prints one JSON object: `findings`, each with file, pointer, problem, remedy and level.
 
     Examples: `callboard flows check refund.json flows/*.yaml`; `callboard flows check refund.json --json`;
     `callboard flows check refund.json --server http://127.0.0.1:8123`
@@ -42,28 +41,26 @@ async def check(
     files
         Flow documents: JSON, or YAML if the name ends with .yaml or .yml; or VisualFlow JSON.
     version
-        With --server: version of a flow whose document has no version.
-    json
-        Print one JSON object: `findings`, each with file, pointer, problem, remedy and level.
+        With --server or a database: version of a flow whose document has no version.
     """
-    del debug  # `compose._cli` reads this option for every command
     if not files:
         raise NoDataError("no file was named: give the path of a flow document")
-    api.check_unused()
-    server = None if api.server is None else ServedBundles(api.open())
     findings: list[FlowFinding] = []
-    for file in files:
-        if server is not None:
-            findings += await server.mistakes(str(file), _read(file), version)
-            continue
-        with _reading(file, "a flow document"):
-            findings += check_flow(file)
-    if json:
+    if deployment.is_named:
+        async with deployment.open() as callboard:
+            bundles = InstalledBundles(callboard)
+            for file in files:
+                findings += await bundles.mistakes(str(file), _read(file), version)
+    else:
+        for file in files:
+            with _reading(file, "a flow document"):
+                findings += check_flow(file)
+    if deployment.json:
         print_json({"findings": [finding.to_dict() for finding in findings]})
-    for finding in [] if json else findings:
+    for finding in [] if deployment.json else findings:
         say(f"{finding.level}: {finding}" if finding.level == "warning" else str(finding))
     is_refused = any(finding.level == "error" for finding in findings)
-    if not json and not is_refused:
+    if not deployment.json and not is_refused:
         say(f"{len(files)} flow document{'s are' if len(files) > 1 else ' is'} right")
     return Exit.FAILED if is_refused else Exit.OK
 
@@ -89,11 +86,11 @@ async def draw(
     *,
     output: Annotated[Path | None, Parameter(name=("--output", "-o"))] = None,
     flow: str | None = None,
-    api: ApiTarget = NO_SERVER,
-    json: Flag = False,
-    debug: DebugFlag = False,
+    deployment: Deployment = DEPLOYMENT,
 ) -> int:
     """Draw a flow as SVG, like the pages of `callboard serve`. The command needs the extra `web`.
+
+    `--json` prints one JSON object with name and drawing.
 
     Examples: `callboard flows draw refund.json -o refund.svg`;
     `callboard flows draw shop.flow --flow refund > refund.svg`;
@@ -108,14 +105,12 @@ async def draw(
         The file to write. Default: standard output.
     flow
         The flow of a bundle. Default: the bundle's entry flow.
-    json
-        Print one JSON object with name and drawing.
     """
-    del debug
-    api.check_unused()
-    if api.server is not None:
+    deployment.refuse_with_server(flow=flow)
+    if deployment.server is not None:
         name = str(file)
-        svg = await ServedBundles(api.open(flow=flow)).drawing(name)
+        async with deployment.open() as callboard:
+            svg = await callboard.flows.svg(name)
     else:
         with _reading(file):
             if file.suffix == ".flow":
@@ -129,7 +124,7 @@ async def draw(
             output.write_text(svg, encoding="utf-8")
         except OSError as exc:
             raise NoDataError(f"{output}: {exc.strerror or exc}. Name another file") from exc
-    elif json:
+    elif deployment.json:
         print_json({"flow": name, "svg": svg})
     else:
         sys.stdout.write(svg)

@@ -26,6 +26,7 @@ from ag_ui.core import (
 )
 from ag_ui.core import UserMessage as UserInput
 from pydantic import TypeAdapter
+from starlette.responses import Response
 
 from actors._kernel.agent.agent import DEFAULT_MODE
 from actors._kernel.agent.message import ContentBlock, sender_of
@@ -50,13 +51,15 @@ from compose._web.agui.stream import (
     open_interrupts,
     start_line,
 )
-from compose._web.endpoint import Done, FoundSession, StrictModel, WebCall, WebEndpoint
+from compose._web.endpoint import Endpoints, FoundSession, StrictModel, WebCall
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.resources.approvals import audit_decision
 from compose._web.resources.readers import CURSOR_HEADER, OnDisconnect, feed_of_run, stream_response
 from compose._web.resources.runs import OPEN, check_mode, on_gone
 from compose._web.resources.sessions import make_session
 from compose._web.streams import MEDIA_TYPE, EventLine
+
+endpoint: Final = Endpoints()
 
 _RUN_OF_MESSAGE: Final = re.compile(r"([0-9a-f]{32}):", re.ASCII)
 """Prefix of message ids that streams send: the run's id. Other ids are ids of nodes."""
@@ -89,8 +92,18 @@ class AguiQuery(StrictModel):
     on_disconnect: OnDisconnect = "continue"
 
 
-async def run(call: WebCall, query: AguiQuery, body: RunAgentInput) -> Done:
-    """Respond to an input: start a run, deliver answers to a run, or show the conversation."""
+@endpoint.post(
+    "/agui/{app}",
+    scope="sessions:own",
+    action="approval.decide",
+    media_type=MEDIA_TYPE,
+    max_bytes=MAX_INPUT_BYTES,
+)
+async def run(call: WebCall, query: AguiQuery, body: RunAgentInput) -> Response:
+    """Run an agent for a client of the AG-UI protocol, and stream its events.
+
+    An input starts a run, delivers answers to a run, or shows the conversation.
+    """
     agui_input = read_input(body)
     await call.sessions(call.names["app"])
     call.api.streams.check(call.principal)  # before anything is started
@@ -452,17 +465,3 @@ def _adds_child(tree: RunTree, event: SessionEvent) -> bool:
     """Add an event to the tree; return True if it is the start of a child run."""
     tree.of(event)
     return event.type == "child_started"
-
-
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path="/agui/{app}",
-        call=run,
-        says="Run an agent for a client of the AG-UI protocol, and stream its events.",
-        query=AguiQuery,
-        body=RunAgentInput,
-        media_type=MEDIA_TYPE,
-        max_bytes=MAX_INPUT_BYTES,
-    ),
-)

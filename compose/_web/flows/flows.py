@@ -40,19 +40,13 @@ from actors._workflow.hosted.ledger_feed import run_of_id
 from actors._workflow.hosted.runs import FlowRuns
 from actors._workflow.machine.spec import WorkflowSpec
 from actors._workflow.machine.variables import check_callers
-from compose._web.endpoint import (
-    Done,
-    NoQuery,
-    ShownModel,
-    StrictModel,
-    WebCall,
-    WebEndpoint,
-    json_response,
-)
+from compose._web.endpoint import Endpoints, ShownModel, StrictModel, WebCall, json_response
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.requests import read_body
 from compose._web.resources.artifacts import NEVER_SHOWN
 from compose._web.resources.runs import KEY
+
+endpoint: Final = Endpoints()
 
 MOST_KEPT: Final = 32
 """Maximum number of bundles whose graphs a process caches."""
@@ -238,6 +232,18 @@ def flows_of(runtime: Runtime) -> Mapping[str, Flows]:
     return {app: flows for app, flows in sorted(owners.items()) if isinstance(flows, Flows)}
 
 
+def flow_apps(call: WebCall, app: str | None = None) -> list[str]:
+    """Return the apps whose runs a request may name: those served here, and that of installed flows.
+
+    Args:
+        call: The request.
+        app: Only this app, or None for all. A client's own application serves none, and may name any.
+    """
+    if app is not None and call.api.is_client:
+        return [app]
+    return [name for name in (INSTALLED_APP, *flows_of(call.runtime)) if app in {None, name}]
+
+
 def app_of(call: WebCall, flow: str, app: str | None) -> str:
     """Return the app that has a flow.
 
@@ -264,6 +270,8 @@ async def start_at(call: WebCall, flow: str, app: str | None) -> tuple[str, str]
     Raises:
         ProblemError: No app has the flow, or several have it and none was named.
     """
+    if call.api.is_client and app not in {None, INSTALLED_APP}:
+        return app, flow
     flows_by_app = flows_of(call.runtime)
     if app == INSTALLED_APP or not any(flow in flows.specs for flows in flows_by_app.values()):
         match = await bundles_of(call).find_flow(flow) if app in {None, INSTALLED_APP} else None
@@ -298,8 +306,12 @@ def _flows_json(app: str, flows: Flows) -> list[FlowJson]:
     ]
 
 
-async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the flows. Descriptions are cached per app, because a hash reads the source of all nodes."""
+@endpoint.get("/v1/flows", scope="flows:run")
+async def list_flows(call: WebCall) -> FlowsJson:
+    """List flows, with their nodes.
+
+    Descriptions are cached per app, because a hash reads the source of all nodes.
+    """
     cache: dict[str, tuple[Flows, list[FlowJson]]] = call.api.caches.setdefault(FlowJson, {})
     flow_models: list[FlowJson] = []
     for app, flows in flows_of(call.runtime).items():
@@ -313,8 +325,14 @@ async def list_flows(call: WebCall, _: NoQuery, __: None) -> Done:
     )
 
 
-async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
-    """Start a run durably: 201, or 200 if the Idempotency-Key has started it before."""
+@endpoint.post("/v1/flows/{flow}/runs", scope="flows:run", action=None, status=201)
+async def start(
+    call: WebCall, query: OfFlowApp, body: NewGraphRunJson
+) -> GraphRunNameJson | Response:
+    """Start a run of a flow; a repeated Idempotency-Key returns the same run.
+
+    Respond 201, or 200 if the Idempotency-Key has started it before.
+    """
     app, flow = await start_at(call, call.names["flow"], query.app)
     runs = FlowRuns(call.runtime, app, tenant=call.principal.tenant)
     owner_ids = {"actor_id": body.actor_id, "session_id": body.session_id}
@@ -325,7 +343,7 @@ async def start(call: WebCall, query: OfFlowApp, body: NewGraphRunJson) -> Done:
 
 async def start_once(
     call: WebCall, app: str, flow: str, start: Callable[[str | None], Awaitable[RunId]]
-) -> Done:
+) -> Response:
     """Start a flow run: 201, or 200 with the run that the request's Idempotency-Key has started before."""
     key = call.request.headers.get(KEY)
     if key is not None:
@@ -362,8 +380,12 @@ class InstallQuery(StrictModel):
     dry_run: bool = False
 
 
-async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
-    """Install a flow: 201, or 200 if the same content is already installed, or for a dry run."""
+@endpoint.post(_FLOWS, scope="flows:install", action="flow.install", status=201, takes=_OCTETS)
+async def install(call: WebCall, query: InstallQuery) -> InstalledFlowJson | Response:
+    """Install a flow document, a VisualFlow or a bundle.
+
+    Respond 201, or 200 if the same content is already installed, or for a dry run.
+    """
     data = await read_body(call.request, MAX_BUNDLE_BYTES)
     try:
         async with graphs_of(call).installing:
@@ -398,13 +420,15 @@ async def install(call: WebCall, query: InstallQuery, _: None) -> Done:
     return json_response(bundle_json(record), 201 if is_new else 200, headers)
 
 
-async def show(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return an installed bundle."""
+@endpoint.get(_FLOW, scope="flows:run")
+async def show(call: WebCall) -> InstalledFlowJson:
+    """Show an installed flow."""
     return bundle_json(await _find_bundle(call))
 
 
-async def download(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the file of an installed bundle."""
+@endpoint.get(f"{_FLOW}/bundle", scope="flows:run", media_type=BUNDLE_TYPE)
+async def download(call: WebCall) -> Response:
+    """Download the bundle of an installed flow."""
     record = await _find_bundle(call)
     headers = {
         "content-disposition": f'attachment; filename="{record.manifest.ref}.flow"',
@@ -417,7 +441,8 @@ async def download(call: WebCall, _: NoQuery, __: None) -> Done:
     return Response(data, headers=headers, media_type=BUNDLE_TYPE)
 
 
-async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
+@endpoint.get(f"{_FLOW}/schema", scope="flows:run")
+async def schema(call: WebCall) -> InputSchemaJson:
     """Return the JSON Schema of the initial vars of a flow's runs."""
     match = await bundles_of(call).find_flow(call.names["flow"])
     if match is None:
@@ -429,8 +454,12 @@ async def schema(call: WebCall, _: NoQuery, __: None) -> Done:
     return InputSchemaJson.model_validate(schema_json)
 
 
-async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Remove a version of a bundle, or all versions by its id. A version with open runs is not removed."""
+@endpoint.delete(_FLOW, scope="flows:install", action="flow.remove", status=204)
+async def remove(call: WebCall) -> Response:
+    """Remove an installed flow.
+
+    A name without a version removes all versions. A version with open runs is not removed.
+    """
     flow, bundles = call.names["flow"], bundles_of(call)
     records = await bundles.versions(flow)
     if not records:
@@ -468,58 +497,3 @@ async def spec_named(call: WebCall) -> WorkflowSpec:
 def _conflict(code: str, exc: WorkflowBundleRegistryError) -> ProblemError:
     detail = f"bundle {exc.bundle}: {exc.problem}"
     return ProblemError(HttpProblem(409, code, detail, exc.remedy, exc.bundle))
-
-
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="GET",
-        path="/v1/flows",
-        call=list_flows,
-        says="List flows, with their nodes.",
-        answer=FlowsJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path="/v1/flows/{flow}/runs",
-        call=start,
-        says="Start a run of a flow; a repeated Idempotency-Key returns the same run.",
-        query=OfFlowApp,
-        body=NewGraphRunJson,
-        answer=GraphRunNameJson,
-        status=201,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=_FLOWS,
-        call=install,
-        says="Install a flow document, a VisualFlow or a bundle.",
-        query=InstallQuery,
-        answer=InstalledFlowJson,
-        status=201,
-        takes=_OCTETS,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_FLOW,
-        call=show,
-        says="Show an installed flow.",
-        answer=InstalledFlowJson,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=f"{_FLOW}/bundle",
-        call=download,
-        says="Download the bundle of an installed flow.",
-        media_type=BUNDLE_TYPE,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=f"{_FLOW}/schema",
-        call=schema,
-        says="Return the JSON Schema of the initial vars of a flow's runs.",
-        answer=InputSchemaJson,
-    ),
-    WebEndpoint(
-        method="DELETE", path=_FLOW, call=remove, says="Remove an installed flow.", status=204
-    ),
-)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 from pydantic_core import to_json
 from starlette.responses import Response
 
@@ -29,7 +29,6 @@ from actors._kernel.workflow.errors import NoSuchRunError
 from actors._kernel.workflow.run_state import RunState, open_waits
 from actors._runtime.replay.verdict import row_of
 from actors._sessions.errors import CursorError
-from actors._workflow.bundles import INSTALLED_APP
 from actors._workflow.hosted.ledger_feed import (
     BEGIN,
     LedgerPlace,
@@ -44,19 +43,17 @@ from actors._workflow.machine.records import is_paused
 from actors._workflow.machine.variables import LIMITS, limit_status
 from actors.errors import UnknownRunError
 from compose._web.endpoint import (
-    Done,
-    NoQuery,
+    Endpoints,
     ShownModel,
     StrictModel,
     WebCall,
-    WebEndpoint,
     json_response,
     thing_of_run,
 )
 from compose._web.flows.flows import (
     GraphPhase,
     GraphRunNameJson,
-    RowPhase,
+    flow_apps,
     flows_of,
     phase_of,
     run_name_json,
@@ -68,8 +65,16 @@ from compose._web.resources.readers import cursor_of, stream_response
 from compose._web.resources.runs import CancelJson
 from compose._web.streams import EventLine, wants_stream
 
-_ROWS: Final[dict[RowPhase, tuple[RowStatus, ...]]] = {
+endpoint: Final = Endpoints()
+
+StatusFilter: TypeAlias = Literal[
+    "running", "pending", "suspended", "completed", "failed", "cancelled"
+]
+"""A status of runs in a list. ``running`` is any open run."""
+_ROWS: Final[dict[StatusFilter, tuple[RowStatus, ...]]] = {
     "running": tuple(status for status in RowStatus if status not in TERMINAL),
+    "pending": (RowStatus.PENDING,),
+    "suspended": (RowStatus.SUSPENDED,),
     "completed": (RowStatus.COMPLETED,),
     "failed": (RowStatus.FAILED,),
     "cancelled": (RowStatus.CANCELLED,),
@@ -164,12 +169,16 @@ class GraphRunsJson(ShownModel):
     next: str | None
 
 
+def _split(statuses: object) -> object:
+    return statuses.split(",") if isinstance(statuses, str) else statuses
+
+
 class GraphRunsQuery(Paged):
-    """The query of a list of runs: by flow, app and status."""
+    """The query of a list of runs: by flow, app and statuses, which commas separate."""
 
     flow: str | None = None
     app: str | None = None
-    status: RowPhase | None = None
+    status: Annotated[tuple[StatusFilter, ...], BeforeValidator(_split)] = ()
 
 
 class ReplyJson(StrictModel):
@@ -199,7 +208,8 @@ async def flow_run_of(call: WebCall, id_: str) -> RunRow:
     except UnknownRunError:
         raise NoSuchRunError(id_[:100]) from None
     is_own_tenant = row.agent_id.tenant == call.principal.tenant
-    if not is_own_tenant or row.agent_id.type not in {INSTALLED_APP, *flows_of(call.runtime)}:
+    # The key of a flow's agent has a colon: any app's runs may be named in a client's own application.
+    if not (is_own_tenant and ":" in row.agent_id.key and flow_apps(call, row.agent_id.type)):
         raise NoSuchRunError(id_[:100])
     return row
 
@@ -249,16 +259,17 @@ async def _with_sub(call: WebCall, wait: WaitState, *, max_depth: int = 16) -> G
     return wait_json.model_copy(update={"run": run, "sub_waiting": sub_wait})
 
 
-async def list_graph_runs(call: WebCall, query: GraphRunsQuery, _: None) -> Done:
-    """Return a page of runs."""
+@endpoint.get(_RUNS, scope="flows:run")
+async def list_graph_runs(call: WebCall, query: GraphRunsQuery) -> GraphRunsJson:
+    """List runs of flows, newest first."""
     if query.after is not None and not is_name(query.after):
         raise NoSuchRunError(query.after[:100])
-    apps = [app for app in (INSTALLED_APP, *flows_of(call.runtime)) if query.app in {None, app}]
+    apps = flow_apps(call, query.app)
     flow = query.flow
     if flow is not None:
         app, flow = await start_at(call, flow, query.app)
         apps = [app]
-    status = () if query.status is None else _ROWS[query.status]
+    status = tuple({s for phase in query.status for s in _ROWS[phase]})
     after = None if query.after is None else RunId(query.after)
     rows, nexts = list[RunRow](), list[RunId | None]()
     for app in apps:
@@ -289,8 +300,9 @@ async def state_and_waits(call: WebCall, row: RunRow) -> tuple[RunState, list[Wa
     return state, waits
 
 
-async def show(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return a run with its state and its waits."""
+@endpoint.get(RUN, scope="flows:run")
+async def show(call: WebCall) -> GraphRunJson:
+    """Show a run of a flow."""
     row = await graph_run(call)
     state, pending_waits = await state_and_waits(call, row)
     waits = [await _with_sub(call, wait) for wait in pending_waits]
@@ -309,8 +321,12 @@ async def show(call: WebCall, _: NoQuery, __: None) -> Done:
     return GraphRunJson.model_validate(facts)
 
 
-async def reply(call: WebCall, _: NoQuery, body: ReplyJson) -> Done:
-    """Answer a wait. A wait takes one answer, and the run continues."""
+@endpoint.post(f"{RUN}/waits/{{wait}}", scope="flows:run", action="wait.answer")
+async def reply(call: WebCall, body: ReplyJson) -> GraphRunNameJson:
+    """Answer a wait, once.
+
+    A wait takes one answer, and the run continues.
+    """
     row = await graph_run(call)
     runs = runs_at(call, row.agent_id.type)
     audit_run(call, row, after={"wait": call.names["wait"]})
@@ -318,8 +334,12 @@ async def reply(call: WebCall, _: NoQuery, body: ReplyJson) -> Done:
     return run_name_json(row)
 
 
-async def cancel(call: WebCall, _: NoQuery, body: CancelJson) -> Done:
-    """Request a run and its descendants to stop. A run that has ended is not changed."""
+@endpoint.post(f"{RUN}/cancel", scope="flows:operate", action="run.cancel")
+async def cancel(call: WebCall, body: CancelJson) -> GraphRunNameJson:
+    """Ask a run to stop.
+
+    Its descendants stop, too. A run that has ended is not changed.
+    """
     row = await graph_run(call)
     if not row.status.is_terminal:
         before, after = {"status": str(row.status)}, {"reason": body.reason}
@@ -366,7 +386,8 @@ class LimitsJson(StrictModel):
     updates: dict[str, JsonValue]
 
 
-async def pause(call: WebCall, _: NoQuery, body: PauseJson) -> Done:
+@endpoint.post(f"{RUN}/pause", scope="flows:operate", action="run.pause")
+async def pause(call: WebCall, body: PauseJson) -> GraphRunNameJson:
     """Pause a run between two of its steps."""
     row = await graph_run(call)
     audit_run(call, row, after={"paused": True, "reason": body.reason})
@@ -374,7 +395,8 @@ async def pause(call: WebCall, _: NoQuery, body: PauseJson) -> Done:
     return run_name_json(row)
 
 
-async def unpause(call: WebCall, _: NoQuery, __: None) -> Done:
+@endpoint.post(f"{RUN}/resume", scope="flows:operate", action="run.resume")
+async def unpause(call: WebCall) -> GraphRunNameJson:
     """Resume a paused run."""
     row = await graph_run(call)
     audit_run(call, row, after={"paused": False})
@@ -382,7 +404,8 @@ async def unpause(call: WebCall, _: NoQuery, __: None) -> Done:
     return run_name_json(row)
 
 
-async def steer(call: WebCall, _: NoQuery, body: SteerJson) -> Done:
+@endpoint.post(f"{RUN}/steer", scope="flows:operate", action="run.steer")
+async def steer(call: WebCall, body: SteerJson) -> GraphRunNameJson:
     """Add a message to the inbox of a run."""
     row = await graph_run(call)
     audit_run(call, row)
@@ -390,7 +413,8 @@ async def steer(call: WebCall, _: NoQuery, body: SteerJson) -> Done:
     return run_name_json(row)
 
 
-async def limit(call: WebCall, _: NoQuery, body: LimitsJson) -> Done:
+@endpoint.post(f"{RUN}/limits", scope="flows:operate", action="run.limits")
+async def limit(call: WebCall, body: LimitsJson) -> GraphRunNameJson:
     """Change limits of a run."""
     row = await graph_run(call)
     runs = runs_at(call, row.agent_id.type)
@@ -401,8 +425,12 @@ async def limit(call: WebCall, _: NoQuery, body: LimitsJson) -> Done:
     return run_name_json(row)
 
 
-async def snapshot(call: WebCall, query: SnapshotQuery, _: None) -> Done:
-    """Return a snapshot of a run as a file, for `callboard graphs restore`. The snapshot is not stored."""
+@endpoint.get(f"{RUN}/snapshot", scope="flows:run")
+async def snapshot(call: WebCall, query: SnapshotQuery) -> SnapshotJson | Response:
+    """Download a snapshot of a run as a file.
+
+    The file is for `callboard graphs restore`. The snapshot is not stored.
+    """
     row = await graph_run(call)
     flows = flows_of(call.runtime).get(row.agent_id.type, row.agent_id.type)
     runs = FlowRuns(call.runtime, flows, tenant=call.principal.tenant)
@@ -448,8 +476,12 @@ class EmittedJson(ShownModel):
     resumed: list[str]
 
 
-async def emit(call: WebCall, _: NoQuery, body: GraphEventJson) -> Done:
-    """End all waits of the tenant for an event."""
+@endpoint.post("/v1/events", scope="flows:run", action=None)
+async def emit(call: WebCall, body: GraphEventJson) -> EmittedJson:
+    """Emit an event to all runs that wait for it.
+
+    All waits of the tenant for it end.
+    """
     key = {} if body.key is None else {f"{body.scope}_id": body.key}
     result = await runs_at(call, "").emit(
         body.name, body.payload, event_id=body.id, scope=body.scope, **key
@@ -543,8 +575,11 @@ def _piece(entry: RunLogEntry) -> EventLine:
     return EventLine(name, to_json({**fields, **payload}))
 
 
-async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
-    """Return a page of records, or a stream that ends with the run.
+@endpoint.get("/v1/graph-runs/{graph_run}/ledger", scope="flows:run", streams=True)
+async def read(call: WebCall, query: LedgerQuery) -> LedgerJson | Response:
+    """Read the ledger of a run of a flow.
+
+    A stream ends with the run.
 
     If a stream's client has read an ended run to its end, the response is 204: a browser then does not
     reconnect.
@@ -567,90 +602,3 @@ async def read(call: WebCall, query: LedgerQuery, _: None) -> Done:
         next=cursor_text if len(records) > query.limit else None,
         cursor=cursor_text,
     )
-
-
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="GET",
-        path=_RUNS,
-        call=list_graph_runs,
-        says="List runs of flows, newest first.",
-        query=GraphRunsQuery,
-        answer=GraphRunsJson,
-    ),
-    WebEndpoint(
-        method="GET", path=RUN, call=show, says="Show a run of a flow.", answer=GraphRunJson
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/waits/{{wait}}",
-        call=reply,
-        says="Answer a wait, once.",
-        body=ReplyJson,
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/cancel",
-        call=cancel,
-        says="Ask a run to stop.",
-        body=CancelJson,
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/pause",
-        call=pause,
-        says="Pause a run between two of its steps.",
-        body=PauseJson,
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/resume",
-        call=unpause,
-        says="Resume a paused run.",
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/steer",
-        call=steer,
-        says="Add a message to the inbox of a run.",
-        body=SteerJson,
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/limits",
-        call=limit,
-        says="Change limits of a run.",
-        body=LimitsJson,
-        answer=GraphRunNameJson,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=f"{RUN}/snapshot",
-        call=snapshot,
-        says="Download a snapshot of a run as a file.",
-        query=SnapshotQuery,
-        answer=SnapshotJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path="/v1/events",
-        call=emit,
-        says="Emit an event to all runs that wait for it.",
-        body=GraphEventJson,
-        answer=EmittedJson,
-    ),
-    WebEndpoint(
-        method="GET",
-        path="/v1/graph-runs/{graph_run}/ledger",
-        call=read,
-        says="Read the ledger of a run of a flow.",
-        streams=True,
-        query=LedgerQuery,
-        answer=LedgerJson,
-    ),
-)

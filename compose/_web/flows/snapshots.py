@@ -13,23 +13,25 @@ from actors._kernel.runtime.ids import RunId
 from actors._kernel.stores.flows import MAX_TAGS, RunSnapshot, SnapshotFilter
 from actors._kernel.text import is_name
 from actors._kernel.workflow.errors import NoSuchSnapshotError
-from actors._workflow.bundles import INSTALLED_APP
 from actors._workflow.hosted.runs import FlowRuns
 from actors._workflow.hosted.starting import snapshot_from
 from compose._web.endpoint import (
-    Done,
-    NoQuery,
+    Endpoints,
     ShownModel,
     StrictModel,
     WebCall,
     WebChange,
-    WebEndpoint,
     json_response,
     thing_of_run,
 )
-from compose._web.flows.flows import GraphRunNameJson, flows_of, start_once
+from compose._web.flows.flows import GraphRunNameJson, flow_apps, flows_of, start_once
 from compose._web.flows.runs import RUN, audit_run, graph_run
 from compose._web.resources.pages import Paged
+
+endpoint: Final = Endpoints()
+
+_SNAPSHOTS: Final = "/v1/graph-snapshots"
+_SNAPSHOT: Final = f"{_SNAPSHOTS}/{{snapshot}}"
 
 
 class NewSnapshotJson(StrictModel):
@@ -107,10 +109,6 @@ def _facts(row: RunSnapshot) -> dict[str, object]:
     return {name: facts[name] for name in KeptSnapshotJson.model_fields}
 
 
-def _apps(call: WebCall) -> list[str]:
-    return [INSTALLED_APP, *flows_of(call.runtime)]
-
-
 def _runs_at(call: WebCall, app: str) -> FlowRuns:
     """Return the runs of an app, with its graphs if they are served here."""
     flows = flows_of(call.runtime).get(app, app)
@@ -125,13 +123,14 @@ async def _find_snapshot(call: WebCall, id_: str) -> tuple[RunSnapshot, str]:
     """
     rows, tenant = call.runtime.store.data.run_snapshots, call.principal.tenant
     row_and_state = await rows.get(tenant, id_) if is_name(id_) else None
-    if row_and_state is None or row_and_state[0].agent_id.type not in _apps(call):
+    if row_and_state is None or not flow_apps(call, row_and_state[0].agent_id.type):
         raise NoSuchSnapshotError(id_[:100])
     return row_and_state
 
 
-async def keep(call: WebCall, _: NoQuery, body: NewSnapshotJson) -> Done:
-    """Store a snapshot of a run's current state."""
+@endpoint.post(f"{RUN}/snapshots", scope="flows:operate", action="snapshot.create", status=201)
+async def keep(call: WebCall, body: NewSnapshotJson) -> KeptSnapshotJson | Response:
+    """Store a snapshot of a run."""
     row = await graph_run(call)
     snapshot = await _runs_at(call, row.agent_id.type).snapshot(
         row.run_id, body.name, description=body.description, tags=body.tags, by=call.principal.name
@@ -142,9 +141,10 @@ async def keep(call: WebCall, _: NoQuery, body: NewSnapshotJson) -> Done:
     return json_response(KeptSnapshotJson.model_validate(_facts(snapshot_row)), 201, headers)
 
 
-async def list_snapshots(call: WebCall, query: SnapshotsQuery, _: None) -> Done:
-    """Return a page of snapshots."""
-    apps = [app for app in _apps(call) if query.app in {None, app}]
+@endpoint.get(_SNAPSHOTS, scope="flows:run")
+async def list_snapshots(call: WebCall, query: SnapshotsQuery) -> SnapshotsJson:
+    """List stored snapshots of runs, newest first."""
+    apps = flow_apps(call, query.app)
     after = None if query.after is None else (await _find_snapshot(call, query.after))[0]
     run = None if query.run is None else RunId(query.run)
     snapshot_filter = SnapshotFilter(
@@ -158,15 +158,20 @@ async def list_snapshots(call: WebCall, query: SnapshotsQuery, _: None) -> Done:
     return SnapshotsJson(snapshots=snapshots, next=page[-1].id if len(rows) > len(page) else None)
 
 
-async def show(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return a snapshot with its state."""
+@endpoint.get(_SNAPSHOT, scope="flows:run")
+async def show(call: WebCall) -> WholeSnapshotJson:
+    """Show a stored snapshot with its state."""
     row, state = await _find_snapshot(call, call.names["snapshot"])
     run_state = snapshot_from(row, state).run_state
     return WholeSnapshotJson.model_validate(_facts(row) | {"run_state": run_state})
 
 
-async def restore(call: WebCall, _: NoQuery, body: RestoreJson) -> Done:
-    """Start a new run from a snapshot: 201, or 200 if the Idempotency-Key has started it before."""
+@endpoint.post(f"{_SNAPSHOT}/restore", scope="flows:operate", action="snapshot.restore", status=201)
+async def restore(call: WebCall, body: RestoreJson) -> GraphRunNameJson | Response:
+    """Start a run from a snapshot; a repeated Idempotency-Key returns the same run.
+
+    Respond 201, or 200 if the Idempotency-Key has started it before.
+    """
     row, state = await _find_snapshot(call, call.names["snapshot"])
     snapshot, app = snapshot_from(row, state), row.agent_id.type
     runs, flow = _runs_at(call, app), str(snapshot.run_state["workflow_id"])
@@ -186,51 +191,10 @@ def _audit_change(call: WebCall, row: RunSnapshot) -> WebChange:
     return call.audit(thing_of_run(row.run_id), agent=row.agent_id, before=before)
 
 
-async def remove(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Remove a snapshot."""
+@endpoint.delete(_SNAPSHOT, scope="flows:operate", action="snapshot.delete", status=204)
+async def remove(call: WebCall) -> Response:
+    """Remove a stored snapshot."""
     row, _state = await _find_snapshot(call, call.names["snapshot"])
     _audit_change(call, row)
     await call.runtime.store.data.run_snapshots.remove(call.principal.tenant, row.id)
     return Response(status_code=204)
-
-
-_SNAPSHOTS: Final = "/v1/graph-snapshots"
-_SNAPSHOT: Final = f"{_SNAPSHOTS}/{{snapshot}}"
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/snapshots",
-        call=keep,
-        says="Store a snapshot of a run.",
-        body=NewSnapshotJson,
-        answer=KeptSnapshotJson,
-        status=201,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_SNAPSHOTS,
-        call=list_snapshots,
-        says="List stored snapshots of runs, newest first.",
-        query=SnapshotsQuery,
-        answer=SnapshotsJson,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_SNAPSHOT,
-        call=show,
-        says="Show a stored snapshot with its state.",
-        answer=WholeSnapshotJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=f"{_SNAPSHOT}/restore",
-        call=restore,
-        says="Start a run from a snapshot; a repeated Idempotency-Key returns the same run.",
-        body=RestoreJson,
-        answer=GraphRunNameJson,
-        status=201,
-    ),
-    WebEndpoint(
-        method="DELETE", path=_SNAPSHOT, call=remove, says="Remove a stored snapshot.", status=204
-    ),
-)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from actors._kernel.text import MAX_INT
 from actors._runtime.replay.verdict import row_of
 from actors._sessions.artifacts import artifacts_of
-from compose._web.endpoint import Done, NoQuery, StrictModel, WebCall, thing_of_session
+from compose._web.endpoint import Endpoints, StrictModel, WebCall, thing_of_session
 from compose._web.flows.flows import flows_of
 from compose._web.pages.cards import Folds
 from compose._web.pages.conversation import (
@@ -22,15 +22,15 @@ from compose._web.pages.conversation import (
     run_section,
     view_of,
 )
-from compose._web.pages.flows.evidence import download_evidence
-from compose._web.pages.flows.flows import DRAWING, FlowRunsQuery, show_flow, show_flows
-from compose._web.pages.flows.run_page import StepQuery, show_graph_run
+from compose._web.pages.flows import evidence, flows, run_page
 from compose._web.pages.html import Assets, PageEndpoint, page
 from compose._web.problems import HttpProblem
 from compose._web.resources.access import changes_of
 from compose._web.resources.agents import apps_of
 from compose._web.resources.runs import child_of, run_of
 from compose._web.resources.sessions import SessionsQuery, page_of_sessions
+
+endpoint: Final = Endpoints(PageEndpoint)
 
 _LISTED: Final = 30
 """Maximum number of sessions beside a conversation, and on a page of the list."""
@@ -58,12 +58,14 @@ class SignInQuery(StrictModel):
     next: str = "/"
 
 
-async def sign_in(call: WebCall, query: SignInQuery, _: None) -> Done:
+@endpoint.get("/login", scope="public")
+async def sign_in(call: WebCall, query: SignInQuery) -> Response:
     """Return the login page, where a token is exchanged for a login."""
     return page(call.request, "login.html", next=query.next)
 
 
-async def show_apps(call: WebCall, _: NoQuery, __: None) -> Done:
+@endpoint.get("/", scope="sessions:own")
+async def show_apps(call: WebCall) -> Response:
     """Return the page of apps, the server's own app first."""
     apps = sorted(await apps_of(call), key=lambda app: not app.is_default)
     has_flows = "flows:run" in call.principal.scopes and bool(flows_of(call.runtime))
@@ -78,13 +80,15 @@ async def _list_values(call: WebCall, query: ListQuery, app: str) -> dict[str, A
     return {"sessions": part.sessions, "next": part.next, "title": query.title, "app": app}
 
 
-async def show_sessions(call: WebCall, query: ListQuery, _: None) -> Done:
+@endpoint.get(_APP, scope="sessions:own")
+async def show_sessions(call: WebCall, query: ListQuery) -> Response:
     """Return the page of an app's sessions."""
     values = await _list_values(call, query, call.names["app"])
     return page(call.request, "sessions.html", **values)
 
 
-async def show_session(call: WebCall, query: PartQuery, _: None) -> Done:
+@endpoint.get(_SESSION, scope="sessions:own")
+async def show_session(call: WebCall, query: PartQuery) -> Response:
     """Return the page of a conversation, with a list of the app's latest sessions."""
     app = call.names["app"]
     session = await call.session(app)
@@ -104,7 +108,8 @@ def _folds(call: WebCall) -> Folds:
     return folds
 
 
-async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
+@endpoint.get(_RUN, scope="sessions:own")
+async def show_run(call: WebCall) -> Response:
     """Return a page with one run of a conversation, and the session's queue."""
     session = await call.session(call.names["app"])
     row = await run_of(call, session)
@@ -125,7 +130,8 @@ async def show_run(call: WebCall, _: NoQuery, __: None) -> Done:
     )
 
 
-async def show_child(call: WebCall, _: NoQuery, __: None) -> Done:
+@endpoint.get(f"{_RUN}/children/{{child}}", scope="sessions:own")
+async def show_child(call: WebCall) -> Response:
     """Return a page with a child run of a conversation's run."""
     run, child = await child_of(call, call.names["app"])
     row = await row_of(call.runtime.store, child)
@@ -151,45 +157,10 @@ async def static(request: Request) -> Response:
 
 
 PAGES: Final = (
-    PageEndpoint(method="GET", path="/", call=show_apps, says="Apps."),
-    PageEndpoint(
-        method="GET", path="/login", call=sign_in, says="The login page.", query=SignInQuery
-    ),
-    PageEndpoint(
-        method="GET", path=_APP, call=show_sessions, says="Sessions of an app.", query=ListQuery
-    ),
-    PageEndpoint(
-        method="GET", path=_SESSION, call=show_session, says="A conversation.", query=PartQuery
-    ),
-    PageEndpoint(method="GET", path=_RUN, call=show_run, says="A run of a conversation."),
-    PageEndpoint(
-        method="GET",
-        path=f"{_RUN}/children/{{child}}",
-        call=show_child,
-        says="A child run of a conversation's run.",
-    ),
-    PageEndpoint(method="GET", path="/flows", call=show_flows, says="Flows that are served."),
-    PageEndpoint(
-        method="GET",
-        path="/flows/{flow_app}/{flow}",
-        call=show_flow,
-        says="A flow: its drawing, its nodes, its runs.",
-        query=FlowRunsQuery,
-    ),
-    PageEndpoint(
-        method="GET",
-        path="/graph-runs/{graph_run}",
-        call=show_graph_run,
-        says="A run of a flow, at one of its steps.",
-        query=StepQuery,
-    ),
-    PageEndpoint(
-        method="GET",
-        path="/graph-runs/{graph_run}/evidence/{evidence}/{text}",
-        call=download_evidence,
-        says="A text that a tool fetched for a run.",
-        media_type="text/plain",
-    ),
-    DRAWING,
+    *endpoint,
+    *flows.endpoint,
+    *run_page.endpoint,
+    *evidence.endpoint,
+    *flows.drawing_endpoint,
 )
 ROUTES: Final = [Route("/static/{version}/{name}", static, methods=["GET"])]

@@ -14,19 +14,13 @@ from pydantic import Field, JsonValue
 from starlette.responses import Response
 
 from actors._kernel.stores.administration import AuditRow
-from compose._web.endpoint import (
-    Done,
-    NoQuery,
-    ShownModel,
-    StrictModel,
-    WebCall,
-    WebEndpoint,
-    json_response,
-)
+from compose._web.endpoint import Endpoints, ShownModel, StrictModel, WebCall, json_response
 from compose._web.identity.authentication import Authentication, csrf_of, forget_login, set_login
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.requests import Principal
 from compose._web.resources.pages import Limit
+
+endpoint: Final = Endpoints()
 
 _LOGIN: Final = "/v1/login"
 _MOST_ID: Final = 2**63 - 1
@@ -71,8 +65,12 @@ def _facts(principal: Principal) -> dict[str, object]:
     }
 
 
-async def log_in(call: WebCall, _: NoQuery, body: CredentialsJson) -> Done:
-    """Set the cookies of a login, which ends with the token, at most 12 hours later."""
+@endpoint.post(_LOGIN, scope="public", action=None)
+async def log_in(call: WebCall, body: CredentialsJson) -> LoginJson | Response:
+    """Exchange a token for the cookie of a browser.
+
+    The cookies end with the token, at most 12 hours later.
+    """
     authentication = call.api.authenticate
     if not isinstance(authentication, Authentication):
         problem = "this server has no logins"
@@ -87,13 +85,18 @@ async def log_in(call: WebCall, _: NoQuery, body: CredentialsJson) -> Done:
     return response
 
 
-async def show(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the request's principal."""
+@endpoint.get(_LOGIN, scope="signed in")
+async def show(call: WebCall) -> WhoJson:
+    """Show your principal."""
     return WhoJson.model_validate(_facts(call.principal))
 
 
-async def log_out(call: WebCall, _: NoQuery, __: None) -> Done:
-    """End the login of the request's cookie, and its streams. A bearer token stays valid."""
+@endpoint.post("/v1/logout", scope="signed in", action=None, status=204)
+async def log_out(call: WebCall) -> Response:
+    """End the login of the cookie.
+
+    The streams of the login end, too. A bearer token stays valid.
+    """
     authentication = call.api.authenticate
     is_by_cookie = "authorization" not in call.request.headers
     if isinstance(authentication, Authentication) and is_by_cookie:
@@ -142,8 +145,9 @@ class AuditJson(ShownModel):
     next: int | None
 
 
-async def list_changes(call: WebCall, query: AuditQuery, _: None) -> Done:
-    """Return a page of the changes of the principal's tenant."""
+@endpoint.get("/v1/audit", scope="operate")
+async def list_changes(call: WebCall, query: AuditQuery) -> AuditJson:
+    """List changes that principals made over HTTP, newest first."""
     rows = await call.runtime.store.data.audit.list(
         call.principal.tenant, thing=query.thing, after=query.after, limit=query.limit + 1
     )
@@ -161,31 +165,3 @@ async def changes_of(call: WebCall, thing: str) -> dict[str, Any]:
         audit, tenant = call.runtime.store.data.audit, call.principal.tenant
         rows = await audit.list(tenant, thing=thing, limit=LISTED)
     return {"changes": rows, "most_changes": LISTED}
-
-
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path=_LOGIN,
-        call=log_in,
-        says="Exchange a token for the cookie of a browser.",
-        body=CredentialsJson,
-        answer=LoginJson,
-    ),
-    WebEndpoint(method="GET", path=_LOGIN, call=show, says="Show your principal.", answer=WhoJson),
-    WebEndpoint(
-        method="POST",
-        path="/v1/logout",
-        call=log_out,
-        says="End the login of the cookie.",
-        status=204,
-    ),
-    WebEndpoint(
-        method="GET",
-        path="/v1/audit",
-        call=list_changes,
-        says="List changes that principals made over HTTP, newest first.",
-        query=AuditQuery,
-        answer=AuditJson,
-    ),
-)

@@ -26,20 +26,14 @@ from actors._kernel.text import MAX_INT
 from actors._runtime.replay.verdict import row_of
 from actors._sessions.errors import CursorError
 from actors.errors import UnknownRunError
-from compose._web.endpoint import (
-    Done,
-    NoQuery,
-    ShownModel,
-    StrictModel,
-    WebCall,
-    WebEndpoint,
-    json_response,
-)
+from compose._web.endpoint import Endpoints, ShownModel, StrictModel, WebCall, json_response
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.resources.pages import Limit
 from compose._web.resources.readers import CURSOR_HEADER, stream_response
 from compose._web.resources.runs import KEY, RunJson, run_json
 from compose._web.streams import EventLine, wants_stream
+
+endpoint: Final = Endpoints()
 
 _MOST_DIGITS: Final = 10
 
@@ -98,8 +92,12 @@ class LogQuery(StrictModel):
     limit: Limit = 100
 
 
-async def send(call: WebCall, _: NoQuery, body: MessageJson) -> Done:
-    """Send a message to an agent. It is durable when the response is sent."""
+@endpoint.post("/v1/agents/{type}/{key}/messages", scope="operate", action=None, status=202)
+async def send(call: WebCall, body: MessageJson) -> SentJson | Response:
+    """Send a message to any agent.
+
+    The message is durable when the response is sent.
+    """
     principal = call.principal
     agent = AgentId(call.names["type"], call.names["key"], principal.tenant)
     id_ = call.request.headers.get(KEY) or body.message_id or secrets.token_hex(16)
@@ -141,8 +139,9 @@ async def any_run(call: WebCall) -> RunRow:
     return row
 
 
-async def show(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return a run of any agent."""
+@endpoint.get("/v1/runs/{run}", scope="operate")
+async def show(call: WebCall) -> RunJson:
+    """Show any run."""
     return run_json(await any_run(call), None)
 
 
@@ -162,8 +161,12 @@ def entry_json(entry: RunLogEntry) -> EntryJson:
     )
 
 
-async def log(call: WebCall, query: LogQuery, _: None) -> Done:
-    """Return a part of a run's log, or a stream of the log from an entry on."""
+@endpoint.get("/v1/runs/{run}/events", scope="operate", streams=True)
+async def log(call: WebCall, query: LogQuery) -> LogJson | Response:
+    """Read the log of any run.
+
+    Respond with a part of the log, or with a stream of the log from an entry on.
+    """
     row = await any_run(call)
     cursor = call.request.headers.get(CURSOR_HEADER) or None
     begin = query.from_seq
@@ -229,34 +232,7 @@ async def apps_of(call: WebCall) -> list[AppJson]:
     ]
 
 
-async def list_apps(call: WebCall, _: NoQuery, __: None) -> Done:
-    """Return the apps."""
+@endpoint.get("/v1/apps", scope="sessions:own")
+async def list_apps(call: WebCall) -> AppsJson:
+    """List apps and modes."""
     return AppsJson(apps=await apps_of(call))
-
-
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path="/v1/agents/{type}/{key}/messages",
-        call=send,
-        says="Send a message to any agent.",
-        body=MessageJson,
-        answer=SentJson,
-        status=202,
-    ),
-    WebEndpoint(
-        method="GET", path="/v1/runs/{run}", call=show, says="Show any run.", answer=RunJson
-    ),
-    WebEndpoint(
-        method="GET",
-        path="/v1/runs/{run}/events",
-        call=log,
-        says="Read the log of any run.",
-        streams=True,
-        query=LogQuery,
-        answer=LogJson,
-    ),
-    WebEndpoint(
-        method="GET", path="/v1/apps", call=list_apps, says="List apps and modes.", answer=AppsJson
-    ),
-)

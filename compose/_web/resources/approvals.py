@@ -13,15 +13,16 @@ from actors._runtime.client.approvals import request_of
 from actors._runtime.replay.verdict import row_of
 from actors.errors import UnknownApprovalError
 from compose._web.endpoint import (
-    Done,
+    Endpoints,
     ShownModel,
     StrictModel,
     WebCall,
-    WebEndpoint,
     thing_of_run,
     thing_of_session,
 )
 from compose._web.resources.pages import Paged, parse_wait_place, wait_place_text
+
+endpoint: Final = Endpoints()
 
 
 class ApprovalsJson(ShownModel):
@@ -50,8 +51,9 @@ def _visible_filter(call: WebCall, **conditions: Any) -> ApprovalFilter:
     return ApprovalFilter(tenant=principal.tenant, owner=principal.only_owner, **conditions)
 
 
-async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:
-    """Return a page of pending requests."""
+@endpoint.get("/v1/approvals", scope="sessions:own")
+async def list_approvals(call: WebCall, query: ApprovalsQuery) -> ApprovalsJson:
+    """List pending approvals, oldest first."""
     if query.run_id is not None and not is_name(query.run_id):
         return ApprovalsJson(approvals=[], next=None)
     run_id = None if query.run_id is None else RunId(query.run_id)
@@ -64,8 +66,12 @@ async def list_approvals(call: WebCall, query: ApprovalsQuery, _: None) -> Done:
     return ApprovalsJson(approvals=[request_of(wait) for wait in page], next=next_cursor)
 
 
-async def decide(call: WebCall, _: None, body: DecisionJson) -> Done:
-    """Approve or deny a pending request. A request is decided once, and its run continues."""
+@endpoint.post("/v1/approvals/{approval}", scope="sessions:own", action="approval.decide")
+async def decide(call: WebCall, body: DecisionJson) -> ApprovalRequest:
+    """Approve or deny a pending request.
+
+    A request is decided once, and its run continues.
+    """
     id_, waits = call.names["approval"], list[OpenWait]()
     if is_name(id_):
         waits = await call.runtime.store.lists.approvals(_visible_filter(call, key=id_), limit=1)
@@ -90,23 +96,3 @@ async def audit_decision(call: WebCall, run_id: RunId, id_: str, *, approve: boo
     before = {"approval": id_, "run": run_id, "status": "pending"}
     after = {"approval": id_, "run": run_id, "status": "approved" if approve else "denied"}
     call.audit(thing, agent=agent, before=before, after=after)
-
-
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="GET",
-        path="/v1/approvals",
-        call=list_approvals,
-        says="List pending approvals, oldest first.",
-        query=ApprovalsQuery,
-        answer=ApprovalsJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path="/v1/approvals/{approval}",
-        call=decide,
-        says="Approve or deny a pending request.",
-        body=DecisionJson,
-        answer=ApprovalRequest,
-    ),
-)

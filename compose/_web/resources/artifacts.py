@@ -20,17 +20,18 @@ from actors._sessions import cleanup
 from actors._sessions.artifacts import ArtifactKind, SessionArtifact, SessionArtifacts
 from actors._sessions.errors import UnknownArtifactError
 from compose._web.endpoint import (
-    Done,
+    Endpoints,
     ShownModel,
     StrictModel,
     WebCall,
     WebChange,
-    WebEndpoint,
     json_response,
     thing_of_session,
 )
 from compose._web.requests import pieces_of
 from compose._web.resources.pages import OfApp
+
+endpoint: Final = Endpoints()
 
 BYTES: Final = "application/octet-stream"
 _MEDIA_TYPE: Final = re.compile(
@@ -101,8 +102,12 @@ async def _artifacts(
     return session.agents.artifacts(session.agent.key)
 
 
-async def upload(call: WebCall, query: Upload, _: None) -> Done:
-    """Store the body as a named artifact, replacing one of that name. It is never in memory as a whole."""
+@endpoint.post(_ARTIFACTS, scope="sessions:own", action="artifact.store", status=201, takes=BYTES)
+async def upload(call: WebCall, query: Upload) -> ArtifactJson | Response:
+    """Store the body as an artifact of a session.
+
+    An artifact of that name is replaced. The body is never in memory as a whole.
+    """
     artifacts = await _artifacts(call, query, after={"artifact": query.name, "kind": query.kind})
     content_type = call.request.headers.get("content-type", BYTES)
     media_type = content_type if _MEDIA_TYPE.fullmatch(content_type) else BYTES
@@ -111,14 +116,16 @@ async def upload(call: WebCall, query: Upload, _: None) -> Done:
     return json_response(_artifact_json(await artifacts.find(query.name)), 201)
 
 
-async def list_artifacts(call: WebCall, query: OfSession, _: None) -> Done:
-    """Return the artifacts of a session."""
+@endpoint.get(_ARTIFACTS, scope="sessions:own")
+async def list_artifacts(call: WebCall, query: OfSession) -> ArtifactsJson:
+    """List artifacts of a session, by name."""
     artifacts = await (await _artifacts(call, query)).list()
     return ArtifactsJson(artifacts=[_artifact_json(artifact) for artifact in artifacts])
 
 
-async def download(call: WebCall, query: OfSession, _: None) -> Done:
-    """Return the bytes of an artifact as a download."""
+@endpoint.get(_ARTIFACT, scope="sessions:own", media_type=BYTES)
+async def download(call: WebCall, query: OfSession) -> Response:
+    """Download an artifact."""
     artifacts, name = await _artifacts(call, query), call.names["artifact"]
     ref = (await artifacts.find(name)).ref
     media_type = ref.content_type if _MEDIA_TYPE.fullmatch(ref.content_type) else BYTES
@@ -133,8 +140,12 @@ async def download(call: WebCall, query: OfSession, _: None) -> Done:
     return StreamingResponse(artifacts.read(name), headers=headers)
 
 
-async def delete(call: WebCall, query: OfSession, _: None) -> Done:
-    """Delete an artifact's name. Its bytes are collected a day later if nothing else pins them."""
+@endpoint.delete(_ARTIFACT, scope="sessions:own", action="artifact.delete", status=204)
+async def delete(call: WebCall, query: OfSession) -> Response:
+    """Delete the name of an artifact.
+
+    Its bytes are collected a day later if nothing else pins them.
+    """
     name = call.names["artifact"]
     artifacts = await _artifacts(call, query, before={"artifact": name})
     if not await artifacts.delete(name):
@@ -207,8 +218,12 @@ class TaskCleanupJson(ShownModel):
     candidates: list[TaskCandidateJson]
 
 
-async def clean_artifacts(call: WebCall, _: None, body: ArtifactChoiceJson) -> Done:
-    """Delete names of artifacts, or list them with `dry_run`, in sessions that the principal sees."""
+@endpoint.post("/v1/cleanup/artifacts", scope="cleanup", action="cleanup.artifacts")
+async def clean_artifacts(call: WebCall, body: ArtifactChoiceJson) -> ArtifactCleanupJson:
+    """List artifacts to clean up, or delete them.
+
+    Names are deleted, or listed with `dry_run`, in sessions that the principal sees.
+    """
     choice = cleanup.ArtifactChoice(body.include_all, _span(body.older_than_s), body.max_bytes)
     only = None
     if body.session_id is not None:
@@ -227,8 +242,12 @@ async def clean_artifacts(call: WebCall, _: None, body: ArtifactChoiceJson) -> D
     )
 
 
-async def clean_tasks(call: WebCall, _: None, body: TaskChoiceJson) -> Done:
-    """Delete logs of a project's tasks, or list them. `project` is a label and not resolved as a path."""
+@endpoint.post("/v1/cleanup/tasks", scope="cleanup", action="cleanup.tasks")
+async def clean_tasks(call: WebCall, body: TaskChoiceJson) -> TaskCleanupJson:
+    """List task logs to clean up, or delete them.
+
+    `project` is a label and not resolved as a path.
+    """
     choice = cleanup.TaskChoice(
         body.include_failed, body.include_cancelled, _span(body.older_than_s)
     )
@@ -276,57 +295,3 @@ async def _sessions(
 
 def _span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
-
-
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path=_ARTIFACTS,
-        call=upload,
-        says="Store the body as an artifact of a session.",
-        query=Upload,
-        answer=ArtifactJson,
-        status=201,
-        takes=BYTES,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_ARTIFACTS,
-        call=list_artifacts,
-        says="List artifacts of a session, by name.",
-        query=OfSession,
-        answer=ArtifactsJson,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_ARTIFACT,
-        call=download,
-        says="Download an artifact.",
-        query=OfSession,
-        media_type=BYTES,
-    ),
-    WebEndpoint(
-        method="DELETE",
-        path=_ARTIFACT,
-        call=delete,
-        says="Delete the name of an artifact.",
-        query=OfSession,
-        status=204,
-    ),
-    WebEndpoint(
-        method="POST",
-        path="/v1/cleanup/artifacts",
-        call=clean_artifacts,
-        says="List artifacts to clean up, or delete them.",
-        body=ArtifactChoiceJson,
-        answer=ArtifactCleanupJson,
-    ),
-    WebEndpoint(
-        method="POST",
-        path="/v1/cleanup/tasks",
-        call=clean_tasks,
-        says="List task logs to clean up, or delete them.",
-        body=TaskChoiceJson,
-        answer=TaskCleanupJson,
-    ),
-)

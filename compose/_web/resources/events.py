@@ -8,11 +8,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Final
 
+from starlette.responses import Response
+
 from actors._kernel.runtime.ids import RunId
 from actors._sessions.errors import CursorError
 from actors._sessions.events import EVENTS, SessionEvent
 from actors._sessions.run import ENDS
-from compose._web.endpoint import Done, WebCall, WebEndpoint
+from compose._web.endpoint import Endpoints, WebCall
 from compose._web.resources.readers import (
     EventsJson,
     EventsQuery,
@@ -26,6 +28,9 @@ from compose._web.resources.readers import (
 from compose._web.resources.runs import RUN, child_of, on_gone, run_of
 from compose._web.streams import EventLine, wants_stream
 
+endpoint: Final = Endpoints()
+
+_EVENTS: Final = "/v1/sessions/{session}/events"
 _PLACE: Final = re.compile(r"(\d{1,15})\.(\d{1,9})", re.ASCII)
 
 
@@ -35,16 +40,24 @@ class RunEventsQuery(EventsQuery):
     on_disconnect: OnDisconnect = "continue"
 
 
-async def of_session(call: WebCall, query: EventsQuery, _: None) -> Done:
-    """Return the events of a session. A stream of them does not end."""
+@endpoint.get(_EVENTS, scope="sessions:own", streams=True)
+async def of_session(call: WebCall, query: EventsQuery) -> EventsJson | Response:
+    """Read the events of a session.
+
+    A stream of them does not end.
+    """
     session = await call.session(query.app)
     cursor = cursor_of(call.request, query.after)
     feed = await feed_of_session(call, session.agent, cursor, live=query.live)
     return await respond_with_feed(call, feed, limit=query.limit)
 
 
-async def of_run(call: WebCall, query: RunEventsQuery, _: None) -> Done:
-    """Return the events of a run. A stream of them ends with the run's last event."""
+@endpoint.get(f"{RUN}/events", scope="sessions:own", streams=True)
+async def of_run(call: WebCall, query: RunEventsQuery) -> EventsJson | Response:
+    """Read the events of a run.
+
+    A stream of them ends with the run's last event.
+    """
     session = await call.session(query.app)
     row = await run_of(call, session)
     cursor = cursor_of(call.request, query.after)
@@ -53,8 +66,12 @@ async def of_run(call: WebCall, query: RunEventsQuery, _: None) -> Done:
     return await respond_with_feed(call, feed, limit=query.limit, on_gone=cancel_run)
 
 
-async def of_child(call: WebCall, query: EventsQuery, _: None) -> Done:
-    """Return the events of a child run. Their ids are positions in the child's log."""
+@endpoint.get(f"{RUN}/children/{{child}}/events", scope="sessions:own", streams=True)
+async def of_child(call: WebCall, query: EventsQuery) -> EventsJson | Response:
+    """Read the events of a child run.
+
+    Their ids are positions in the child's log.
+    """
     run, child = await child_of(call, query.app)
     cursor = cursor_of(call.request, query.after)
     after = (-1, -1) if cursor is None else parse_log_place(cursor, run.session_id)
@@ -116,35 +133,3 @@ def parse_log_place(text: str, owner: str) -> tuple[int, int]:
     if id_match is None:
         raise CursorError(text[:60], owner, "it is not the id of an event there")
     return int(id_match[1]), int(id_match[2])
-
-
-_EVENTS: Final = "/v1/sessions/{session}/events"
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="GET",
-        path=_EVENTS,
-        call=of_session,
-        says="Read the events of a session.",
-        query=EventsQuery,
-        answer=EventsJson,
-        streams=True,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=f"{RUN}/events",
-        call=of_run,
-        says="Read the events of a run.",
-        query=RunEventsQuery,
-        answer=EventsJson,
-        streams=True,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=f"{RUN}/children/{{child}}/events",
-        call=of_child,
-        says="Read the events of a child run.",
-        query=EventsQuery,
-        answer=EventsJson,
-        streams=True,
-    ),
-)

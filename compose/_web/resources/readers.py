@@ -13,7 +13,7 @@ from starlette.responses import Response
 from actors._kernel.runtime.ids import AgentId, RunId
 from actors._sessions.events import EVENTS, EventCursor, SessionEvent
 from actors._sessions.feed import SessionFeed
-from compose._web.endpoint import Done, ShownModel, WebCall
+from compose._web.endpoint import ShownModel, WebCall
 from compose._web.resources.pages import Limit, OfApp
 from compose._web.streams import EventLine, EventStream, StreamResponse, wants_stream
 
@@ -96,7 +96,7 @@ async def respond_with_feed(
     *,
     limit: int,
     on_gone: Callable[[], Awaitable[Any]] | None = None,
-) -> Done:
+) -> EventsJson | Response:
     """Return a feed's events in the form that the client accepts: a stream, or a page.
 
     If the client has read a run to its end, a stream is answered 204, so that a browser does not reconnect.

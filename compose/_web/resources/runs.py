@@ -30,12 +30,11 @@ from actors._sessions.run import RunPhase, SessionRun, state_of
 from actors._sessions.runtime import AgentRuntime
 from actors.errors import ActorsError, UnknownRunError
 from compose._web.endpoint import (
-    Done,
+    Endpoints,
     FoundSession,
     ShownModel,
     StrictModel,
     WebCall,
-    WebEndpoint,
     json_response,
     thing_of_session,
 )
@@ -44,6 +43,8 @@ from compose._web.requests import wait_of
 from compose._web.resources.pages import OfApp, PagedOfApp
 from compose._web.resources.readers import OnDisconnect, lines_of, stream_response
 from compose._web.streams import wants_stream
+
+endpoint: Final = Endpoints()
 
 _SESSION: Final = "/v1/sessions/{session}"
 State: TypeAlias = Literal["open", "completed", "failed", "cancelled"]
@@ -223,6 +224,52 @@ def run_json(row: RunRow, session: str | None) -> RunJson:
     )
 
 
+def node_of(turn: Turn) -> NodeJson:
+    """Return a turn in the form in which clients receive it."""
+    message = turn.message
+    return NodeJson(
+        node_id=turn.id,
+        parent=turn.parent,
+        run_id=turn.run_id or None,
+        role=message.role,
+        text=message.text,
+        content=[block.model_dump(mode="json", exclude_none=True) for block in message.content],
+        at=turn.at,
+    )
+
+
+@endpoint.get(f"{_SESSION}/nodes", scope="sessions:own")
+async def list_nodes(call: WebCall, query: NodesQuery) -> NodesJson:
+    """List nodes, oldest first."""
+    session = await call.session(query.app)
+    store, agent = call.runtime.store, session.agent
+    after = None
+    if query.after is not None:
+        after = next(iter(await store.data.sessions.nodes(agent, [query.after])), None)
+        if after is None:
+            raise UnknownNodeError(str(agent), query.after[:100])
+    ordinal = NO_CUT if after is None else after.ordinal
+    turns = await store.data.sessions.path(
+        agent, after=ordinal, limit=query.limit + 1, branches=query.path == "all"
+    )
+    nodes = [node_of(turn) for turn in turns[: query.limit]]
+    next_cursor = nodes[-1].node_id if len(turns) > query.limit else None
+    return NodesJson(active_node=session.row.head, nodes=nodes, next=next_cursor)
+
+
+@endpoint.put(f"{_SESSION}/active-node", scope="sessions:own", action="session.switch", status=204)
+async def switch(call: WebCall, query: OfApp, body: ActiveNodeJson) -> Response:
+    """Make a node the active one, from which the next run continues.
+
+    Refused while a run is open.
+    """
+    session = await call.session(query.app)
+    before, after = {"active_node": session.row.head}, {"active_node": body.node_id}
+    call.audit(thing_of_session(session.agent), agent=session.agent, before=before, after=after)
+    await session.agents.switch_context(session.agent.key, body.node_id)
+    return Response(status_code=204)
+
+
 async def run_of(call: WebCall, session: FoundSession) -> RunRow:
     """Return the run that the path names, of the session that the path names.
 
@@ -275,8 +322,12 @@ async def _submit(call: WebCall, agents: AgentRuntime, body: NewRunJson) -> Sess
     )
 
 
-async def start(call: WebCall, query: StartQuery, body: NewRunJson) -> Done:
-    """Start a run. Return 202, the ended run with `Prefer: wait=N`, or its events if a stream is accepted."""
+@endpoint.post(_RUNS, scope="sessions:own", action=None, status=202, streams=True)
+async def start(call: WebCall, query: StartQuery, body: NewRunJson) -> RunJson | Response:
+    """Start a run for a message.
+
+    Respond 202, with the ended run for `Prefer: wait=N`, or with its events if a stream is accepted.
+    """
     streams = wants_stream(call.request, default=False)
     if streams:
         call.api.streams.check(call.principal)  # raises before a run is started
@@ -312,8 +363,9 @@ async def _respond_when_ended(
     return json_response(run_json(row, session), status, headers)
 
 
-async def list_runs(call: WebCall, query: RunsQuery, _: None) -> Done:
-    """Return a page of a session's runs."""
+@endpoint.get(_RUNS, scope="sessions:own")
+async def list_runs(call: WebCall, query: RunsQuery) -> RunsJson:
+    """List runs, the newest first."""
     session = await call.session(query.app)
     if query.after is not None and not is_name(query.after):
         raise UnknownRunError(query.after[:100])
@@ -327,14 +379,19 @@ async def list_runs(call: WebCall, query: RunsQuery, _: None) -> Done:
     return RunsJson(runs=page, next=page[-1].run_id if len(rows) > query.limit else None)
 
 
-async def show(call: WebCall, query: OfApp, _: None) -> Done:
-    """Return a run of a session."""
+@endpoint.get(RUN, scope="sessions:own")
+async def show(call: WebCall, query: OfApp) -> RunJson:
+    """Show a run."""
     session = await call.session(query.app)
     return run_json(await run_of(call, session), session.agent.key)
 
 
-async def cancel(call: WebCall, query: OfApp, body: CancelJson) -> Done:
-    """Request a run and its descendants to stop. A run that has ended is not changed."""
+@endpoint.post(f"{RUN}/cancel", scope="sessions:own", action="run.cancel", status=202)
+async def cancel(call: WebCall, query: OfApp, body: CancelJson) -> RunJson | Response:
+    """Request a run and its descendants to stop.
+
+    A run that has ended is not changed.
+    """
     session = await call.session(query.app)
     row = await run_of(call, session)
     if not row.status.is_terminal:
@@ -345,8 +402,9 @@ async def cancel(call: WebCall, query: OfApp, body: CancelJson) -> Done:
     return await _respond_when_ended(call, row.run_id, session.agent.key, {})
 
 
-async def children(call: WebCall, query: OfApp, _: None) -> Done:
-    """Return the runs that a run has spawned, in order."""
+@endpoint.get(f"{RUN}/children", scope="sessions:own")
+async def children(call: WebCall, query: OfApp) -> RunsJson:
+    """List the runs that a run has spawned."""
     session = await call.session(query.app)
     row = await run_of(call, session)
     rows = await call.runtime.store.lists.children(row.run_id)
@@ -367,8 +425,9 @@ async def child_of(call: WebCall, app: str | None) -> tuple[SessionRun, RunId]:
     return await session.agents.run(row.run_id), RunId(child)
 
 
-async def show_child(call: WebCall, query: OfApp, _: None) -> Done:
-    """Return a child run with its turns and artifacts so far."""
+@endpoint.get(f"{RUN}/children/{{child}}", scope="sessions:own")
+async def show_child(call: WebCall, query: OfApp) -> ChildJson:
+    """Show turns and artifacts of a child run."""
     run, child = await child_of(call, query.app)
     inspection = await run.inspect_child(child)
     row = await row_of(call.runtime.store, child)
@@ -377,111 +436,3 @@ async def show_child(call: WebCall, query: OfApp, _: None) -> Done:
         nodes=[node_of(turn) for turn in inspection.nodes],
         artifacts=inspection.artifacts,
     )
-
-
-def node_of(turn: Turn) -> NodeJson:
-    """Return a turn in the form in which clients receive it."""
-    message = turn.message
-    return NodeJson(
-        node_id=turn.id,
-        parent=turn.parent,
-        run_id=turn.run_id or None,
-        role=message.role,
-        text=message.text,
-        content=[block.model_dump(mode="json", exclude_none=True) for block in message.content],
-        at=turn.at,
-    )
-
-
-async def list_nodes(call: WebCall, query: NodesQuery, _: None) -> Done:
-    """Return a page of a session's nodes."""
-    session = await call.session(query.app)
-    store, agent = call.runtime.store, session.agent
-    after = None
-    if query.after is not None:
-        after = next(iter(await store.data.sessions.nodes(agent, [query.after])), None)
-        if after is None:
-            raise UnknownNodeError(str(agent), query.after[:100])
-    ordinal = NO_CUT if after is None else after.ordinal
-    turns = await store.data.sessions.path(
-        agent, after=ordinal, limit=query.limit + 1, branches=query.path == "all"
-    )
-    nodes = [node_of(turn) for turn in turns[: query.limit]]
-    next_cursor = nodes[-1].node_id if len(turns) > query.limit else None
-    return NodesJson(active_node=session.row.head, nodes=nodes, next=next_cursor)
-
-
-async def switch(call: WebCall, query: OfApp, body: ActiveNodeJson) -> Done:
-    """Make a node the active one. Refused while a run is open."""
-    session = await call.session(query.app)
-    before, after = {"active_node": session.row.head}, {"active_node": body.node_id}
-    call.audit(thing_of_session(session.agent), agent=session.agent, before=before, after=after)
-    await session.agents.switch_context(session.agent.key, body.node_id)
-    return Response(status_code=204)
-
-
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="GET",
-        path=f"{_SESSION}/nodes",
-        call=list_nodes,
-        says="List nodes, oldest first.",
-        query=NodesQuery,
-        answer=NodesJson,
-    ),
-    WebEndpoint(
-        method="PUT",
-        path=f"{_SESSION}/active-node",
-        call=switch,
-        says="Make a node the active one, from which the next run continues.",
-        query=OfApp,
-        body=ActiveNodeJson,
-        status=204,
-    ),
-    WebEndpoint(
-        method="POST",
-        path=_RUNS,
-        call=start,
-        says="Start a run for a message.",
-        query=StartQuery,
-        body=NewRunJson,
-        answer=RunJson,
-        status=202,
-        streams=True,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_RUNS,
-        call=list_runs,
-        says="List runs, the newest first.",
-        query=RunsQuery,
-        answer=RunsJson,
-    ),
-    WebEndpoint(method="GET", path=RUN, call=show, says="Show a run.", query=OfApp, answer=RunJson),
-    WebEndpoint(
-        method="POST",
-        path=f"{RUN}/cancel",
-        call=cancel,
-        says="Request a run and its descendants to stop.",
-        query=OfApp,
-        body=CancelJson,
-        answer=RunJson,
-        status=202,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=f"{RUN}/children",
-        call=children,
-        says="List the runs that a run has spawned.",
-        query=OfApp,
-        answer=RunsJson,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=f"{RUN}/children/{{child}}",
-        call=show_child,
-        says="Show turns and artifacts of a child run.",
-        query=OfApp,
-        answer=ChildJson,
-    ),
-)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from pydantic import Field, JsonValue
+from starlette.responses import Response
 
 from actors._kernel.runtime.ids import AgentId
 from actors._kernel.stores.administration import Facts
@@ -19,18 +20,21 @@ from actors._kernel.stores.conversations import (
 )
 from actors._kernel.stores.errors import UnknownSessionError
 from compose._web.endpoint import (
-    Done,
+    Endpoints,
     FoundSession,
     ShownModel,
     StrictModel,
     WebCall,
-    WebEndpoint,
     json_response,
     thing_of_session,
 )
 from compose._web.resources.pages import OfApp, PagedOfApp, parse_place, place_text
 from compose._web.resources.runs import OPEN, RunJson, run_json
 
+endpoint: Final = Endpoints()
+
+_SESSIONS: Final = "/v1/sessions"
+_SESSION: Final = f"{_SESSIONS}/{{session}}"
 MOST_QUEUED: Final = 1_000
 """Maximum number of open runs that a session's detail has."""
 
@@ -148,8 +152,12 @@ async def _detail(call: WebCall, session: FoundSession) -> SessionDetailJson:
     return SessionDetailJson.model_validate({**_facts(session.row), "queue": queue})
 
 
-async def create(call: WebCall, _: None, body: NewSessionJson) -> Done:
-    """Create a session and respond 201, or 200 if the session exists."""
+@endpoint.post(_SESSIONS, scope="sessions:own", action="session.create", status=201)
+async def create(call: WebCall, body: NewSessionJson) -> SessionDetailJson | Response:
+    """Create a session, or return the existing one.
+
+    Respond 201, or 200 if the session exists.
+    """
     agents = await call.sessions(body.app)
     agent = agents.agent_id(secrets.token_hex(16) if body.session_id is None else body.session_id)
     label = SessionLabel(title=body.title, metadata=body.metadata)
@@ -196,18 +204,21 @@ async def page_of_sessions(call: WebCall, query: SessionsQuery) -> SessionsJson:
     )
 
 
-async def find(call: WebCall, query: SessionsQuery, _: None) -> Done:
-    """Return a page of the sessions of an app."""
+@endpoint.get(_SESSIONS, scope="sessions:own")
+async def find(call: WebCall, query: SessionsQuery) -> SessionsJson | Response:
+    """List sessions, most recently changed first."""
     return await page_of_sessions(call, query)
 
 
-async def show(call: WebCall, query: OfApp, _: None) -> Done:
-    """Return a session with its open runs."""
+@endpoint.get(_SESSION, scope="sessions:own")
+async def show(call: WebCall, query: OfApp) -> SessionDetailJson:
+    """Show a session and its open runs."""
     return await _detail(call, await call.session(query.app))
 
 
-async def relabel(call: WebCall, query: OfApp, body: LabelJson) -> Done:
-    """Replace title or metadata of a session, and return it."""
+@endpoint.patch(_SESSION, scope="sessions:own", action="session.relabel")
+async def relabel(call: WebCall, query: OfApp, body: LabelJson) -> SessionDetailJson:
+    """Replace title or metadata of a session."""
     session = await call.session(query.app)
     directory, after = call.runtime.store.data.directory, body.model_dump(exclude_none=True)
     facts: Facts = {"title": session.row.title, "metadata": {**session.row.metadata}}
@@ -218,8 +229,12 @@ async def relabel(call: WebCall, query: OfApp, body: LabelJson) -> Done:
     return await _detail(call, await call.session(query.app))
 
 
-async def delete(call: WebCall, query: OfApp, _: None) -> Done:
-    """Delete a session irreversibly. Refused while a run of it is open."""
+@endpoint.delete(_SESSION, scope="sessions:own", action="session.delete")
+async def delete(call: WebCall, query: OfApp) -> DeletedJson:
+    """Delete a session irreversibly.
+
+    Refused while a run of it is open.
+    """
     agents = await call.sessions(query.app)
     agent = agents.agent_id(call.names["session"])
     store = call.runtime.store
@@ -239,51 +254,3 @@ async def delete(call: WebCall, query: OfApp, _: None) -> Done:
         await call.session(query.app)  # raises 410 if it was deleted before
         raise
     return DeletedJson(session_id=agent.key, counts=counts)
-
-
-_SESSIONS: Final = "/v1/sessions"
-_SESSION: Final = f"{_SESSIONS}/{{session}}"
-ENDPOINTS: Final = (
-    WebEndpoint(
-        method="POST",
-        path=_SESSIONS,
-        call=create,
-        says="Create a session, or return the existing one.",
-        body=NewSessionJson,
-        answer=SessionDetailJson,
-        status=201,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_SESSIONS,
-        call=find,
-        says="List sessions, most recently changed first.",
-        query=SessionsQuery,
-        answer=SessionsJson,
-    ),
-    WebEndpoint(
-        method="GET",
-        path=_SESSION,
-        call=show,
-        says="Show a session and its open runs.",
-        query=OfApp,
-        answer=SessionDetailJson,
-    ),
-    WebEndpoint(
-        method="PATCH",
-        path=_SESSION,
-        call=relabel,
-        says="Replace title or metadata of a session.",
-        query=OfApp,
-        body=LabelJson,
-        answer=SessionDetailJson,
-    ),
-    WebEndpoint(
-        method="DELETE",
-        path=_SESSION,
-        call=delete,
-        says="Delete a session irreversibly.",
-        query=OfApp,
-        answer=DeletedJson,
-    ),
-)

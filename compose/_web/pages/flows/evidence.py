@@ -13,11 +13,14 @@ from actors._kernel.runtime.rows import RunRow
 from actors._kernel.workflow.artifacts import ArtifactStore, get_artifact_id, is_artifact_ref
 from actors._kernel.workflow.run_state import RunState
 from actors._workflow.notes.evidence import evidence_in, evidence_of
-from compose._web.endpoint import Done, NoQuery, WebCall
+from compose._web.endpoint import Endpoints, WebCall
 from compose._web.flows.flows import flows_of
 from compose._web.flows.runs import graph_run, state_and_waits
+from compose._web.pages.html import PageEndpoint
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.resources.artifacts import NEVER_SHOWN
+
+endpoint: Final = Endpoints(PageEndpoint)
 
 MOST_SHOWN: Final = 50
 """Maximum number of tool calls whose evidence is listed: the newest ones."""
@@ -69,7 +72,8 @@ def shown_evidence(call: WebCall, row: RunRow, run: RunState) -> list[ShownEvide
     return [_read_evidence(store, span) for span in spans]
 
 
-async def download_evidence(call: WebCall, _: NoQuery, __: None) -> Done:
+@endpoint.get("/graph-runs/{graph_run}/evidence/{evidence}/{text}", scope="flows:run")
+async def download_evidence(call: WebCall) -> Response:
     """Return a text of a run's evidence as a download. It is never rendered, because strangers wrote it.
 
     Raises:

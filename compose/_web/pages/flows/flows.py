@@ -21,7 +21,7 @@ from actors._workflow.bundles import INSTALLED_APP
 from actors._workflow.hosted.flows import Flows
 from actors._workflow.hosted.ledger_feed import flow_of, flow_runs
 from actors._workflow.machine.spec import EffectPolicy, RetryPolicy, WorkflowSpec
-from compose._web.endpoint import Done, NoQuery, StrictModel, WebCall, WebEndpoint
+from compose._web.endpoint import Endpoints, StrictModel, WebCall
 from compose._web.flows.flows import (
     RowPhase,
     app_of,
@@ -41,8 +41,12 @@ from compose._web.pages.flows.drawing import (
     standalone,
     svg_of,
 )
-from compose._web.pages.html import page
+from compose._web.pages.html import PageEndpoint, page
 from compose._web.problems import HttpProblem, ProblemError
+
+endpoint: Final = Endpoints(PageEndpoint)
+drawing_endpoint: Final = Endpoints()
+"""The endpoint of the API that needs the packages of the pages."""
 
 COUNTED: Final = 500
 """Number of an app's newest runs that are counted by status."""
@@ -82,7 +86,8 @@ def shelf_of(call: WebCall) -> FlowShelf:
     return shelf
 
 
-async def show_flows(call: WebCall, _: NoQuery, __: None) -> Done:
+@endpoint.get("/flows", scope="flows:run")
+async def show_flows(call: WebCall) -> Response:
     """Return the page of flows: the flows that are served here, and the installed flows."""
     nodes: dict[str, dict[str, int | None]] = {
         app: {name: len(spec.nodes) for name, spec in flows.specs.items()}
@@ -115,7 +120,8 @@ async def _find_flow(call: WebCall) -> tuple[str, str, ShownFlow]:
     return app, flow, view
 
 
-async def show_flow(call: WebCall, query: FlowRunsQuery, _: None) -> Done:
+@endpoint.get("/flows/{flow_app}/{flow}", scope="flows:run")
+async def show_flow(call: WebCall, query: FlowRunsQuery) -> Response:
     """Return the page of a flow."""
     if query.after is not None and not is_name(query.after):
         raise NoSuchRunError(query.after[:100])
@@ -196,7 +202,8 @@ def shown_flow(spec: WorkflowSpec, policy: EffectPolicy) -> ShownFlow:
     )
 
 
-async def draw(call: WebCall, _: NoQuery, __: None) -> Done:
+@drawing_endpoint.get("/v1/flows/{flow}/svg", scope="flows:run", media_type=_SVG)
+async def draw(call: WebCall) -> Response:
     """Return the drawing of a flow."""
     spec = await spec_named(call)
     svg = await in_thread(_drawing_of, spec)
@@ -213,8 +220,3 @@ def _drawing_of(spec: WorkflowSpec) -> str | None:
         return None
     notes = {node.name: node.kind for node in view.nodes}
     return standalone(svg_of(view.layout, GraphMarks(notes=notes), title=spec.workflow_id))
-
-
-DRAWING: Final = WebEndpoint(
-    method="GET", path="/v1/flows/{flow}/svg", call=draw, says="Draw a flow.", media_type=_SVG
-)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from starlette.responses import Response
+
 from actors._kernel.runtime.ids import RunId
 from actors._kernel.runtime.log_entry import EntryKind as K
 from actors._kernel.runtime.rows import RunRow
@@ -27,15 +29,17 @@ from actors._workflow.hosted.step_entry import Folded
 from actors._workflow.machine.branches import Path, leaves, seen_at
 from actors._workflow.machine.records import is_paused
 from actors._workflow.machine.variables import LIMITS, NAMESPACES, RUNTIME, changes
-from compose._web.endpoint import Done, StrictModel, WebCall, thing_of_run
+from compose._web.endpoint import Endpoints, StrictModel, WebCall, thing_of_run
 from compose._web.flows.flows import flows_of, installed_spec
 from compose._web.flows.runs import flow_run_of, graph_run, state_and_waits
 from compose._web.pages.flows.drawing import Edge, GraphMarks, NodeFacts, svg_of
 from compose._web.pages.flows.evidence import shown_evidence
 from compose._web.pages.flows.flows import ShownFlow, shelf_of
-from compose._web.pages.html import page
+from compose._web.pages.html import PageEndpoint, page
 from compose._web.resources.access import changes_of
 from compose._web.resources.events import parse_log_place
+
+endpoint: Final = Endpoints(PageEndpoint)
 
 _MOST_ABOVE: Final = 16
 _LISTED: Final = 20
@@ -56,7 +60,8 @@ class StepQuery(StrictModel):
     step: str | None = None
 
 
-async def show_graph_run(call: WebCall, query: StepQuery, _: None) -> Done:
+@endpoint.get("/graph-runs/{graph_run}", scope="flows:run")
+async def show_graph_run(call: WebCall, query: StepQuery) -> Response:
     """Return the page of a run.
 
     The current state is read last. The page therefore receives later records as events and misses none.

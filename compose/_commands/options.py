@@ -279,7 +279,7 @@ class Target:
             yield runtime
 
     @asynccontextmanager
-    async def server(self) -> AsyncIterator[tuple[str, Settings]]:
+    async def database(self) -> AsyncIterator[tuple[str, Settings]]:
         """Yield the database's URL and the settings, for commands that use the database without a runtime."""
         settings = self.client_settings()
         if settings.postgres_url is not None:

@@ -6,12 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from starlette.responses import Response
 
 from actors._kernel.runtime.ids import AgentId
 from actors.sessions import AgentRuntime
-from compose._web.agui.endpoint import ENDPOINTS as AGUI
+from compose._web.agui.endpoint import endpoint as agui
 from compose._web.application import ENDPOINTS
-from compose._web.endpoint import ACCESS, ACTIONS, WebEndpoint, access_of, action_of
+from compose._web.endpoint import Endpoints, WebCall, WebEndpoint
 from compose._web.pages.routes import PAGES
 from tests.behaviour.guarded import Guarded, guarded_on
 from tests.behaviour.talks import Echo, parent_on
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from actors._runtime import RunContext
     from tests.behaviour.bed import Bed
 
-EVERY: Final[tuple[WebEndpoint, ...]] = (*ENDPOINTS, *AGUI, *PAGES)
+EVERY: Final[tuple[WebEndpoint, ...]] = (*ENDPOINTS, *agui, *PAGES)
 SCOPES: Final = (
     *((), ("sessions:own",), ("sessions:all",), ("operate",), ("cleanup",)),
     *(("sessions:own", "operate"), ("sessions:all", "cleanup")),
@@ -91,7 +92,7 @@ async def ask(web: WebClient, endpoint: WebEndpoint, names: dict[str, str]) -> A
 
 def expected_status(endpoint: WebEndpoint, scopes: tuple[str, ...], who: str) -> int:
     """Return the expected status, or 2 for any success."""
-    access, has = access_of(endpoint.method, endpoint.path), {*scopes}
+    access, has = endpoint.scope, {*scopes}
     if access in ("public", "signed in"):
         return 401 if name_of(endpoint) == "POST /v1/login" else 2
     if "sessions:all" in has:
@@ -165,15 +166,20 @@ async def crew(bed: Bed) -> dict[str, Any]:
     return {"normal": parent, "ask": Asker(), "echo": Echo().agent()}
 
 
+async def _handle(call: WebCall) -> Response:
+    raise NotImplementedError
+
+
 def test_the_table_has_exactly_the_endpoints() -> None:
     """Endpoints outside of sessions are for operators.
 
     With a new route and no entry the application is not built.
     """
-    assert {name_of(endpoint) for endpoint in EVERY} | {"GET /v1/openapi.json"} == set(ACCESS)
-    assert set(REQUESTS) <= set(ACCESS)
-    for name, access in ACCESS.items():
-        if name in ("GET /v1/openapi.json", "POST /v1/login", "GET /login"):
+    scopes = {name_of(endpoint): endpoint.scope for endpoint in EVERY}
+    assert len(scopes) == len(EVERY)
+    assert set(REQUESTS) <= set(scopes)
+    for name, access in scopes.items():
+        if name in ("POST /v1/login", "GET /login"):
             assert access == "public"
         elif name in ("GET /v1/login", "POST /v1/logout"):
             assert access == "signed in"
@@ -189,10 +195,8 @@ def test_the_table_has_exactly_the_endpoints() -> None:
             assert access == ("flows:install" if name in INSTALLS else expected_access), name
         else:
             assert access == "sessions:own", name
-    with pytest.raises(
-        LookupError, match=r"GET /v1/odd: add the endpoint to ACCESS in compose/_web/endpoint\.py"
-    ):
-        access_of("GET", "/v1/odd")
+    with pytest.raises(TypeError, match="scope"):
+        Endpoints().get("/v1/odd")(_handle)  # type: ignore[call-arg]
 
 
 async def audited(guarded: Guarded) -> list[tuple[str, str]]:
@@ -211,13 +215,21 @@ async def audited(guarded: Guarded) -> list[tuple[str, str]]:
 
 def test_each_endpoint_that_changes_something_has_an_action() -> None:
     """Or the table says that it writes no row. A new route without an entry: there is no application."""
-    changing = {name_of(endpoint) for endpoint in EVERY if endpoint.method != "GET"}
-    assert changing == set(ACTIONS)
-    with pytest.raises(
-        LookupError, match=r"PUT /v1/odd: add the endpoint to ACTIONS in compose/_web/endpoint\.py"
-    ):
-        action_of("PUT", "/v1/odd")
-    assert action_of("GET", "/v1/odd") is None
+    without_row = {
+        name_of(endpoint)
+        for endpoint in EVERY
+        if endpoint.method != "GET" and endpoint.action is None
+    }
+    assert without_row == {
+        "POST /v1/login",
+        "POST /v1/logout",
+        "POST /v1/sessions/{session}/runs",
+        "POST /v1/agents/{type}/{key}/messages",
+        "POST /v1/flows/{flow}/runs",
+        "POST /v1/events",
+    }
+    with pytest.raises(TypeError, match="action"):
+        Endpoints().put("/v1/odd", scope="operate")(_handle)  # type: ignore[call-arg]
 
 
 @pytest.mark.costly
@@ -270,9 +282,9 @@ async def test_each_endpoint_accepts_exactly_the_authorised_clients(bed: Bed) ->
                     for run in (await owner.get("/v1/sessions/s/runs"))["runs"]:
                         await bed.result(run["run_id"])
         assert missed == []
-        assert done == set(ACCESS) - {"POST /v1/login", "GET /v1/openapi.json", EVIDENCE}
+        assert done == {name_of(endpoint) for endpoint in EVERY} - {"POST /v1/login", EVIDENCE}
         assert {action for action, outcome in await audited(guarded) if outcome == "done"} == {
-            action for action in ACTIONS.values() if action is not None
+            endpoint.action for endpoint in EVERY if endpoint.action is not None
         }
 
 

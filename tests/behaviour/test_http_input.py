@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from compose._web.agui.endpoint import ENDPOINTS as AGUI
+from compose._web.agui.endpoint import endpoint as agui
 from compose._web.application import ENDPOINTS, app
-from compose._web.endpoint import access_of
 from compose._web.problems import HttpProblem, ProblemError
 from compose._web.requests import LOCAL, MAX_BODY_BYTES, MAX_HEAD_BYTES, Principal
 from tests.behaviour.talks import Echo
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.behaviour.bed import Bed
 
-EVERY: Final = (*ENDPOINTS, *AGUI)
+EVERY: Final = (*ENDPOINTS, *agui)
 IDS: Final = {
     "slash": "a%2Fb",
     "tilde": "~x",
@@ -324,7 +323,7 @@ async def test_another_tenants_resources_are_not_found(bed: Bed, app_name: str) 
         await mine.post("/v1/artifacts?session_id=s&name=a", b"x")
         web = WebClient(app(bed.runtime, default_app=app_name, authenticate=authenticate))
         for endpoint in EVERY:
-            if access_of(endpoint.method, endpoint.path) != "public":
+            if endpoint.scope != "public":
                 assert (await web(endpoint.method, path_of(endpoint.path), {})).status == 401
         acme = {"authorization": "acme"}
         for url in (

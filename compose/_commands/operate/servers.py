@@ -148,7 +148,7 @@ async def migrate(*, streams: Flag = False, target: Target = HERE) -> None:
         MAIL if MAIL or the database was rolled back. The command waits CALLBOARD_START_WAIT_S seconds for the
         server.
     """
-    async with target.server() as (url, settings):
+    async with target.database() as (url, settings):
         if streams and settings.nats_url is None:
             raise ContractError("--streams needs a NATS: set CALLBOARD_NATS_URL")
         store_settings = StoreSettings(
@@ -299,7 +299,7 @@ async def _search_indexes(target: Target) -> AsyncIterator[SearchIndexes]:
     from persistence._postgres.opening import open_search_indexes  # noqa: PLC0415
 
     async with (
-        target.server() as (url, settings),
+        target.database() as (url, settings),
         open_search_indexes(
             url, schema=settings.db_schema, start_wait_s=settings.start_wait_s
         ) as indexes,

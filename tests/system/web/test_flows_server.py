@@ -14,7 +14,7 @@ from actors._inmemory.administration import BEARER, digest_of, new_secret
 from actors._kernel.runtime.ids import RunId
 from actors._kernel.stores.administration import NewToken
 from actors._workflow.installed import InstalledFlows
-from compose._commands.flow_runs import served
+from compose._client import callboard
 from compose._commands.output import Exit
 from tests.behaviour.test_http_installs import REFUND
 from tests.harness.proxy import FaultProxy
@@ -417,7 +417,7 @@ async def test_a_start_whose_answer_is_lost_is_repeated_once(cli: Cli) -> None:
 
 async def test_a_lost_stream_is_continued(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind the last record: none is missing and none comes twice. If it stays away, the run is named."""
-    monkeypatch.setattr(served, "PAUSE_S", 0.01)
+    monkeypatch.setattr(callboard, "PAUSE_S", 0.01)
     begin = ("graphs", "start", "billing", "refund", '{"order": 7}', "--follow", "--json")
     async with flows_served() as (url, runs, _), FaultProxy.to(url) as proxy:
         at = proxy.through(url)

@@ -18,7 +18,7 @@ from actors._kernel.runtime.ids import DEFAULT_TENANT
 from actors._runtime.replay.verdict import known_id, row_of
 from actors.errors import ContractError
 from compose._assembly.settings import read_settings
-from compose._commands.options import Target
+from compose._commands.options import Flag, Target
 from compose._commands.output import NoDataError
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class Deployment(Target):
 
     server: str | None = None
     token_file: Path | None = None
+    # Again, because cyclopts evaluates the annotations of all fields in the module of this class.
+    json: Flag = False
+    debug: Flag = False
 
     @property
     def is_named(self) -> bool:
@@ -78,7 +81,12 @@ class Deployment(Target):
         self.refuse_with_server(postgres_url=self.postgres_url, data=self.data, schema=self.schema)
         if tenant != DEFAULT_TENANT:
             raise ContractError("--tenant: the tenant of --server is that of the token")
-        async with Callboard(self.server, token=self._token()) as callboard:
+        token = self._token()
+        try:
+            client = Callboard(self.server, token=token)
+        except ContractError as exc:
+            raise ContractError(f"--server {exc}") from None
+        async with client as callboard:
             yield callboard
 
     def refuse_with_server(self, **others: object) -> None:

@@ -109,7 +109,7 @@ class Gateway:
         self._numbers = itertools.count()
 
     @property
-    def held(self) -> int:
+    def open_requests(self) -> int:
         """The number of requests that wait for their answers here, streams of events included."""
         return len(self._open_requests)
 

@@ -152,11 +152,11 @@ class History:
         return history
 
     @classmethod
-    def of_run(cls, loaded: LoadedRun) -> History:
+    def of_run(cls, loaded_run: LoadedRun) -> History:
         """Return the fold of a run's log; of one that cannot be read only where it ends."""
-        history = cls.of(loaded.entries)
-        if loaded.unreadable is not None:
-            history.last_seq, history.attempt = loaded.row.last_seq, loaded.row.attempt
+        history = cls.of(loaded_run.entries)
+        if loaded_run.unreadable is not None:
+            history.last_seq, history.attempt = loaded_run.row.last_seq, loaded_run.row.attempt
         return history
 
     @property

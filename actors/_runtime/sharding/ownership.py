@@ -422,8 +422,8 @@ class Recovery:
             return
         if nudge.kind == "run":
             reading = self._worker.held.readings
-            for loaded in await self._store.reads.load([run_id]):
-                self._adoption.adopt(loaded.row, loaded.messages, reading=reading)
+            for loaded_run in await self._store.reads.load([run_id]):
+                self._adoption.adopt(loaded_run.row, loaded_run.messages, reading=reading)
         elif agent_id is not None:
             row = await self._store.reads.run(run_id)
             if row is not None and row.cancel_requested is not None:
@@ -453,8 +453,8 @@ class Recovery:
                 if self._registry.is_served(run.agent_id)
             ]
             boot_messages = {
-                loaded.row.run_id: loaded.messages
-                for loaded in await self._store.reads.load(queued_ids)
+                loaded_run.row.run_id: loaded_run.messages
+                for loaded_run in await self._store.reads.load(queued_ids)
             }
             for row in page:
                 # A run that this worker holds already may be further than its row says.

@@ -43,11 +43,11 @@ class GraphStep:
     """A position in the log for records of a graph.
 
     Attributes:
-        known: The records that the log has here, or None if it has none yet.
+        recorded: The records that the log has here, or None if it has none yet.
         seq: Seq of their entry, or -1 if there is no entry yet.
     """
 
-    known: list[dict[str, Any]] | None
+    recorded: list[dict[str, Any]] | None
     seq: int
     _call: Call
 
@@ -134,7 +134,7 @@ class GraphVerbs:
         *,
         rides: bool,
         reconcile: Reconcile | None = None,
-        told: Mapping[str, str] | None = None,
+        model_call: Mapping[str, str] | None = None,
     ) -> tuple[str, JsonValue]:
         """Return the position of an attempt of an effect, and what it gave: durable now.
 
@@ -147,7 +147,8 @@ class GraphVerbs:
                 more, and raises nothing.
             rides: True if it may execute before the steps that led to it are durable: see `EffectCall`.
             reconcile: As for `RunContext.step`. It returns checked JSON data as `execute` does.
-            told: Facts of a model call, shown with pieces of its answer. The tree's budget counts the call.
+            model_call: Facts of a model call, shown with pieces of its answer, or None if the effect is no model
+                call. The tree's budget counts the call.
 
         Raises:
             EffectInDoubtError: It may have happened before a crash, and `reconcile` does not know.
@@ -168,8 +169,8 @@ class GraphVerbs:
             rides=rides,
             checked=True,
         )
-        if told is not None:
-            call.execute = partial(self._asking, call, told, execute)
+        if model_call is not None:
+            call.execute = partial(self._asking, call, model_call, execute)
             call.counted = is_counted(self._run.row.supervision)
             call.on_recorded = self._spend if call.counted else None
         value = await self._effects.perform(call)

@@ -253,13 +253,13 @@ class Intake:
             )
             return None, False
 
-    async def _end_cancelled(self, lease: ShardLease, loaded: LoadedRun) -> bool:
+    async def _end_cancelled(self, lease: ShardLease, loaded_run: LoadedRun) -> bool:
         """Write the terminal entry of a run without its code; return False if the run has changed meanwhile."""
-        run = loaded.row
+        run = loaded_run.row
         if run.status.is_terminal:
             return True
         policy = run.supervision.retention if run.supervision is not None else HistoryRetention.RUN
-        history = History.of(loaded.entries)
+        history = History.of(loaded_run.entries)
         verdict = with_orphans(
             cancelled_verdict(run.cancel_requested or ""), policy, history.unjoined_children
         )
@@ -269,8 +269,8 @@ class Intake:
         else:  # it is not served here, but the rows have its session
             is_of_session = await self._store.data.sessions.get(run.agent_id) is not None
         turns: tuple[NewTurn, ...] = ()
-        if is_of_session and loaded.entries:
-            verdict, turns = with_inbox_turns(verdict, loaded, history)
+        if is_of_session and loaded_run.entries:
+            verdict, turns = with_inbox_turns(verdict, loaded_run, history)
         outcome = await self._store.commits.commit(
             Commit(
                 run_lease(lease, run),
@@ -295,7 +295,7 @@ class Intake:
         assert isinstance(verdict.then, Finish)
         env.counters.count_end(verdict.then)
         if env.tracing is not None:
-            env.tracing.export_run(run, loaded.entries, verdict.then, at=env.clock.now())
+            env.tracing.export_run(run, loaded_run.entries, verdict.then, at=env.clock.now())
         return True
 
 

@@ -102,12 +102,12 @@ class Launcher:
                 mailbox.run_id = run.run_id
                 is_unreadable = isinstance(first.message.payload, Unreadable)
                 problem = f"message {first.message.id}: {first.message.payload}"
-                loaded = LoadedRun(
+                loaded_run = LoadedRun(
                     replace(row_of(run), arrival=first.arrival),
                     (),
                     unreadable=problem if is_unreadable else None,
                 )
-                return self._execution(mailbox, loaded, create=run, mail=mail, agent=agent)
+                return self._execution(mailbox, loaded_run, create=run, mail=mail, agent=agent)
 
     async def go_on(self, mailbox: Mailbox, result: ExecutionResult) -> Execution | None:
         """Return the execution that follows one that is over, if it can begin at once."""
@@ -163,18 +163,22 @@ class Launcher:
             # Callers that were notified of its end here read its row.
             self._state.completions.complete(run_id, None)
             return await self.go_on(mailbox, ExecutionResult(None))
-        loaded = loaded_runs[0]
-        if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:
+        loaded_run = loaded_runs[0]
+        if (
+            broke_off
+            and loaded_run.row.status is RunStatus.PENDING
+            and loaded_run.row.wake_at is not None
+        ):
             mailbox.free()  # that it backs off was written, the answer was lost
-            self._dispatcher.hold(mailbox, loaded.row)
+            self._dispatcher.hold(mailbox, loaded_run.row)
             return None
-        if loaded.row.cancel_requested is not None:
+        if loaded_run.row.cancel_requested is not None:
             await self._intake.cancel_waiting(mailbox, run_id)
             return None
-        if loaded.row.fork is not None and loaded.row.last_seq < 0:
-            return await self._begin_fork(mailbox, loaded.row)
+        if loaded_run.row.fork is not None and loaded_run.row.last_seq < 0:
+            return await self._begin_fork(mailbox, loaded_run.row)
         mailbox.nudged = False
-        return self._execution(mailbox, loaded, was_running=mailbox.recovering)
+        return self._execution(mailbox, loaded_run, was_running=mailbox.recovering)
 
     async def _put_back(self, mailbox: Mailbox, run_id: RunId) -> None:
         """Queue a run again, because something older waits of which no hint came."""
@@ -188,8 +192,8 @@ class Launcher:
         mailbox.free()
         mailbox.spill()
         mailbox.holding = Holding.EXECUTING  # no task starts it before all is there
-        for loaded in loaded_runs:
-            self._adoption.adopt(loaded.row, loaded.messages, reading=reading)
+        for loaded_run in loaded_runs:
+            self._adoption.adopt(loaded_run.row, loaded_run.messages, reading=reading)
         mailbox.holding = Holding.NOTHING
 
     async def _begin_fork(self, mailbox: Mailbox, run: RunRow) -> Execution | None:
@@ -203,7 +207,7 @@ class Launcher:
     def _execution(
         self,
         mailbox: Mailbox,
-        loaded: LoadedRun,
+        loaded_run: LoadedRun,
         *,
         create: NewRun | None = None,
         mail: tuple[Arrived, ...] = (),
@@ -219,7 +223,7 @@ class Launcher:
         if agent is None:
             mailbox.holding = Holding.SUSPENDED
             return None
-        row, legacy = loaded.row, self._state.held.legacies.get(mailbox.shard)
+        row, legacy = loaded_run.row, self._state.held.legacies.get(mailbox.shard)
         was_broken_off = legacy is not None and legacy.may_have_begun(
             row,
             was_running=was_running,
@@ -233,7 +237,7 @@ class Launcher:
             self._env,
             agent,
             run_lease(lease, row),
-            loaded,
+            loaded_run,
             create,
             mail,
             Standing(was_running=was_running, broken=was_broken_off),

@@ -159,7 +159,7 @@ class Worker:
             return
         if isinstance(then, Finish):
             mailbox.free()
-            row = execution.loaded.row
+            row = execution.loaded_run.row
             if self.completions.is_awaited(run_id):
                 ended_row = replace(row, status=then.status, result=then.result, error=then.error)
                 # A cancelled run's row holds the reason, which this host may not have read.

@@ -25,7 +25,7 @@ from actors._workflow.embedded.stores.ledgers import (
     records_after,
     sync_records,
 )
-from actors._workflow.machine.branches import Path, lift_to_run, seen_at
+from actors._workflow.machine.branches import Path, find_branch_state, lift_to_run
 from actors._workflow.machine.records import OpenStep, Transition
 from actors._workflow.machine.recovery import fold_records
 from actors._workflow.machine.starting import start_record
@@ -118,7 +118,7 @@ class HeldRun:
             self.open_steps.clear()
 
     def take_at(self, path: Path, transition: Transition) -> None:
-        """Apply a decision about the branch that `seen_at` shows.
+        """Apply a decision about the branch that `find_branch_state` shows.
 
         Nothing is durable before `flush` or `save`.
         """
@@ -133,7 +133,7 @@ class HeldRun:
 
     def branch_state(self, path: Path) -> RunState:
         """Return the open branch at a path as a run of its own."""
-        state = seen_at(self.state, path)
+        state = find_branch_state(self.state, path)
         assert state is not None
         return state
 

@@ -233,7 +233,7 @@ SQL_APPEND_ENTRIES: Final[LiteralString] = (
     "select turn, outcome, actual, detail"
     " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
 )
-SQL_APPEND_ASKED: Final[LiteralString] = (
+SQL_APPEND_AND_WRITTEN: Final[LiteralString] = (
     SQL_APPEND_ENTRIES  # noqa: S608 - constants only
     + " union all select turn, outcome, actual, detail from written($15,$16,$17,$18,$19)"
 )
@@ -250,9 +250,9 @@ def _with_written(statement: str, count: int) -> str:
 
 
 SQL_COMMIT_RUNS: Final = _call("commit_runs", COMMIT_ARGUMENTS + 6)
-SQL_COMMIT_RUNS_ASKED: Final = _with_written(SQL_COMMIT_RUNS, COMMIT_ARGUMENTS + 6)
+SQL_COMMIT_RUNS_AND_WRITTEN: Final = _with_written(SQL_COMMIT_RUNS, COMMIT_ARGUMENTS + 6)
 SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS)
-SQL_COMMIT_FAST_ASKED: Final = _with_written(SQL_COMMIT_FAST, FAST_ARGUMENTS)
+SQL_COMMIT_FAST_AND_WRITTEN: Final = _with_written(SQL_COMMIT_FAST, FAST_ARGUMENTS)
 _GENERAL: Final = "general"
 """The outcome of the one row that says: nothing was written, `commit_runs` decides."""
 _NOT_THERE: Final = "CB002"
@@ -274,7 +274,9 @@ async def write_appends(
     args = append_arguments(units)
     if written_args is None:
         return await connection.fetch(SQL_APPEND_ENTRIES, *args, timeout=settings.answer_s)
-    return await connection.fetch(SQL_APPEND_ASKED, *args, *written_args, timeout=settings.answer_s)
+    return await connection.fetch(
+        SQL_APPEND_AND_WRITTEN, *args, *written_args, timeout=settings.answer_s
+    )
 
 
 async def write_commits(
@@ -289,14 +291,14 @@ async def write_commits(
     """
     timeout, extra_args = settings.answer_s, written_args or ()
     if (fast_args := fast_arguments(units)) is not None:
-        statement = SQL_COMMIT_FAST if written_args is None else SQL_COMMIT_FAST_ASKED
+        statement = SQL_COMMIT_FAST if written_args is None else SQL_COMMIT_FAST_AND_WRITTEN
         rows = await _fast(connection, statement, [*fast_args, *extra_args], timeout)
         if rows is not None:
             return rows, True
     args = commit_arguments(units)
     mode = (settings.brokered, settings.local_delivery)
     rare_args = (*relation_arguments(units), transcripts_argument(units), usage_argument(units))
-    statement = SQL_COMMIT_RUNS if written_args is None else SQL_COMMIT_RUNS_ASKED
+    statement = SQL_COMMIT_RUNS if written_args is None else SQL_COMMIT_RUNS_AND_WRITTEN
     general_rows = await connection.fetch(
         statement, *args, *mode, *rare_args, *extra_args, timeout=timeout
     )

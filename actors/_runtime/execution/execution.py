@@ -134,9 +134,12 @@ class Execution:
             self.standing.mark is not None,
             sessions,
         )
+        # An answer may have been stored while the run was rows, without a hint for this execution.
         if history.has_started:
             run.answers.invalidate()
         was_waiting = row.parked is not None or (row.wake is not None and row.wake.runs)
+        # Another execution may have left rows of waits that this one does not know: its first write replaces
+        # them.
         if self.standing.was_running or was_waiting:
             log.known_waits = None
         log.waits_of = waits.rows
@@ -186,6 +189,7 @@ class Execution:
 
     def hand_over(self) -> None:
         """Leave memory now and suspend the run. Its next owner continues by replay; no crash is counted."""
+        # A run that is ending already writes its own outcome, and must not be suspended behind it.
         is_ending = self._ending.wake is not None or self._scheduler.live.unwinding is not None
         if not is_ending and not (self._end_future is not None and self._end_future.done()):
             self._ending.is_handed_over = True
@@ -307,6 +311,7 @@ class Execution:
                 self._scheduler.end_root()
 
         def done(task: asyncio.Task[Any]) -> None:
+            # `_abandon` may have set it, and left the code behind.
             if not end_future.done():
                 end_future.set_result(None)
 
@@ -366,6 +371,7 @@ class Execution:
         now = loop.time()
         idle_s = self._idle_limit_s(hot_s, now)
         if self._suspend_timer is not None:
+            # The timer that is set fires earlier, and is set again there if the run has moved.
             if self._suspend_timer.when() <= now + idle_s:
                 return
             self._suspend_timer.cancel()

@@ -147,8 +147,8 @@ class GraphVerbs:
                 more, and raises nothing.
             rides: True if it may execute before the steps that led to it are durable: see `EffectCall`.
             reconcile: As for `RunContext.step`. It returns checked JSON data as `execute` does.
-            model_call: Facts of a model call, shown with pieces of its answer, or None if the effect is no model
-                call. The tree's budget counts the call.
+            model_call: Facts of a model call, shown with pieces of its answer; None if the effect is no call of
+                a model. The tree's budget counts the call.
 
         Raises:
             EffectInDoubtError: It may have happened before a crash, and `reconcile` does not know.

@@ -183,6 +183,7 @@ class Launcher:
     async def _put_back(self, mailbox: Mailbox, run_id: RunId) -> None:
         """Queue a run again, because something older waits of which no hint came."""
         reading = self._state.held.readings
+        # The store's answer, not a hint: without the older run in the queue this one would be overtaken again.
         first = await self._env.store.lists.find_run_for_agent(mailbox.agent_id)
         loaded_runs = await self._env.store.reads.load(
             list({run_id, first.run_id if first else run_id})
@@ -344,9 +345,11 @@ async def begin_fork(store: RunStore, shard: ShardLease, row: RunRow) -> None:
     point = row.fork
     assert point is not None, "only forks begin like this"
     entries = [entry async for entry in _until(store, point.run_id, point.seq)]
+    # A fork waits in its agent's queue, and retention may sweep the other run's log meanwhile.
     if len(entries) <= point.seq:
         await _fail(store, shard, row, f"run {point.run_id} was swept before its fork had its turn")
         return
+    # With a copied entry that cannot be read no attempt could replay: the fork ends at once, with the reason.
     for entry in entries:
         if isinstance(problem := entry.payload.get("unreadable"), Unreadable):
             await _fail(store, shard, row, f"entry {entry.seq} of run {point.run_id} {problem}")

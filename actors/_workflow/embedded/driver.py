@@ -227,6 +227,7 @@ class Driver:
         wait_s = (datetime.fromisoformat(due_at) - self.clock.now()).total_seconds()
         if wait_s > 0:
             (self.sleep or time.sleep)(wait_s)
+        # A pause or a cancel may have come during the sleep.
         self.grant(held_run)
         if path in held_run.open_steps and not is_paused(held_run.state):
             next_attempt = attempts.begin_next_attempt(

@@ -303,6 +303,7 @@ class GraphRun:
             if origin_of(exc) is None:
                 raise
             return "", EffectOutcome.failed(text_of(exc), retryable=False)
+        # On a replay nothing was executed here, so the outcome is that of the log.
         return position, sound_outcome or attempts.sound(outcome_from(value), open_step)
 
 

@@ -149,6 +149,7 @@ def nudges_by_unit(
     nudges_by_number: dict[int, CommitNudges] = {}
     for row in rows:
         owner = row["owner"]
+        # Nobody owns the shard: its next owner reads the rows when it claims it.
         if owner is None:
             continue
         number: int = row["turn"]
@@ -181,6 +182,7 @@ def _one_run_each(cycles_by_number: dict[int, list[WaitCycle]]) -> dict[int, lis
 
 
 def _from_the_least(agents: tuple[AgentId, ...]) -> tuple[AgentId, ...]:
+    # Two commits may name one cycle from different agents on: rotated, both have the same key.
     n = min(range(len(agents)), key=lambda i: str(agents[i]))
     return (*agents[n:], *agents[:n])
 
@@ -312,6 +314,7 @@ async def _fast(
     try:
         rows: list[Row] = await connection.fetch(statement, *args, timeout=timeout)
     except DRIVER_ERRORS as exc:
+        # Any other error is a fault of the group, and the general function would only repeat it.
         if getattr(exc, "sqlstate", None) != _NOT_THERE:
             raise
         return None
@@ -374,6 +377,8 @@ class HandOver:
         lease, commit = unit.first.lease, unit.calls[-1].args.commit
         facts = () if commit is None or commit.session is None else commit.session.facts
         is_log_read = bool(unit.rows) and self.is_log_read(lease.run_id)
+        # A large commit would be kept in memory for each reader; readers take it from the store when they come
+        # to it.
         if is_log_read and sum(len(text) for _, _, text in unit.rows) > MAX_HANDED_CHARS:
             is_log_read = False
         log = (lease.run_id, unit.last) if is_log_read else (None, None)

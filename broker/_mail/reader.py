@@ -364,8 +364,8 @@ class ShardReader:
             "ack_wait": ACK_WAIT_S * _NS,
             "max_ack_pending": MAX_ACK_PENDING,
             "max_deliver": -1,
-            # Not on disk: what is lost with the server is made anew behind the cursor, and many shards cost no
-            # writes.
+            # In memory: the cursor is in the rows, and a consumer that is lost with its server is made anew
+            # behind it.
             "mem_storage": True,
             "num_replicas": 1,
             "inactive_threshold": INACTIVE_S * _NS,

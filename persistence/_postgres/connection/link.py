@@ -154,6 +154,8 @@ class Link:
         while self._connection is None or self._connection.is_closed():
             try:
                 self._connection = await self._open()
+            # Also what would be a mistake at the start: a server that has let this user in before is waited
+            # for.
             except (DatabaseUrlError, *DRIVER_ERRORS) as exc:
                 self._outage.begins(exc)
                 self.check_time(deadline - backoff.pause_s, exc)
@@ -240,8 +242,12 @@ class Link:
                     raise
                 # Whatever the driver raises: `lose` decides, and closes a connection whose state is unknown.
                 except Exception as exc:
+                    # A deadlock or a serialization failure: the server rolled the statement back, so it is sent
+                    # again.
                     if is_passing(exc) and (passing_errors := passing_errors + 1) < PASSING_RETRIES:
                         continue
+                    # Returned, not awaited here: the caller pauses without the lock, and others use the
+                    # connection meanwhile.
                     if is_full(exc) and not is_lost(exc):
                         return exc, may_be_done
                     if not self.lose(exc):
@@ -272,6 +278,7 @@ async def shut(connection: Connection) -> None:
     """Close a connection, within two seconds, whatever its server does."""
     try:
         await connection.close(timeout=2)
+    # A server that does not answer the farewell: the socket is closed without it.
     except DRIVER_ERRORS:
         connection.terminate()
 
@@ -291,6 +298,7 @@ async def _until_capacity(
         was_full = True
         outage.refuses(result)
         if asyncio.get_running_loop().time() > deadline:
+            # The refusal says nothing about the earlier try, whose answer was lost and which may be committed.
             if may_be_done:
                 raise _unknown_outcome(settings, result, deadline) from result
             raise DatabaseFullError(

@@ -374,6 +374,7 @@ class NotifiedLogs:
             owner, run_id = from_json(payload)
         except ValueError:
             return
+        # NOTIFY comes back to its sender, whose readers were woken by the commit already.
         if owner != self._owner:
             take(run_id)
 

@@ -268,8 +268,7 @@ class Effects:
             problem = f"the tree of run {run.run_id} has used up its budget ({limit})"
             return call.entry(status="error", error=record_error(BudgetExhaustedError(problem)))
 
-        # One model call a commit: the store refuses by position, and two in one commit would be counted
-        # together.
+        # A commit that is over the budget names one position, so it begins one model call at most.
         async with run.model_call_lock:
             await run.log.durable(branch, run.log.last_seq)
             run.scheduler.raise_if_interrupted(branch)

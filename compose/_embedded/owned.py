@@ -300,6 +300,7 @@ def start_owned(data_dir: Path, make_ready: Callable[[Path], Recipe]) -> Embedde
     lock = DataDirLock(data_dir)
     try:
         return EmbeddedServer(make_ready(data_dir), lock)
+    # Also a keyboard interrupt: this process would keep the directory locked while it lives.
     except BaseException:
         lock.release()
         raise

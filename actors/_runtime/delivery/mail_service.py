@@ -242,8 +242,8 @@ class MailService:
                 new_leases = await readers.follow(self._worker.held.loaded)
                 await self._relay.load(self._worker.held.loaded if self._is_unsent else new_leases)
                 self._is_unsent = False
+            # Else the shards would be read only after the next change.
             except BaseException as exc:
-                # Else the shards would be read only after the next change.
                 self._changed.set()
                 if not isinstance(exc, PersistenceError):
                     raise
@@ -394,8 +394,8 @@ class Inbound:
                     self._worker.adoption.lose(shard, epoch=batch.lease.epoch)
                 case StaleStream():
                     self._on_broken("the stream MAIL has a new epoch")
+        # Else no host would read this shard until the next connection.
         except Exception:
-            # Else no host would read this shard until the next connection.
             self._on_broken("messages could not be written")
             raise
         finally:

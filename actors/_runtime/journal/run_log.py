@@ -180,8 +180,8 @@ class RunLog:
                 self.on_progress()
         except RunSuspended:
             raise
+        # The store may have written or not, and only it can tell: the run is loaded again.
         except BaseException as exc:
-            # The store may have written or not, and only it can tell: the run is loaded again.
             self.break_off(exc)
             if isinstance(exc, ActorsError | asyncio.CancelledError):
                 raise RunSuspended from exc

@@ -106,7 +106,7 @@ class Ownership:
 
     async def leave(self) -> None:
         """Serve no shards any more: heartbeats then name them all as surplus, and idle ones go at once."""
-        # Before the heartbeat: a claim that ends behind it would take shards that nobody is told of.
+        # Before the heartbeat: a claim that ends behind it would take shards that no heartbeat names any more.
         await self.claim_no_more(limit_s=LEAVE_LIMIT_S)
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):

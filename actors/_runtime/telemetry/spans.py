@@ -307,6 +307,7 @@ class ExecutionSpans:
             value = await call.execute()
             span.set_attributes(facts.of_hits(call, value))
             self._show_result(span, call.verb, value)
+        # Also a cancellation and `SystemExit`: a span without a status would look like a success.
         except BaseException as exc:
             self._tracing.mark_failed(span, type(exc).__qualname__, str(exc))
             raise
@@ -331,6 +332,7 @@ class ExecutionSpans:
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield
+        # Also a cancellation: a span without a status would look like a success.
         except BaseException as exc:
             self._tracing.mark_failed(span, type(exc).__qualname__, str(exc))
             raise
@@ -356,8 +358,8 @@ class ExecutionSpans:
         wait_span = WaitSpan(self._tracing, verb, self._start_wait(verb))
         try:
             yield wait_span
+        # Exported with the execution's span: an execution that is woken in vain exports no spans.
         except BaseException:
-            # Exported with the execution's span: an execution that is woken in vain exports no spans.
             wait_span.span.set_attribute("callboard.wait.end", "interrupted")
             self._interrupted.append((wait_span.span, nanoseconds(self._clock.now())))
             raise

@@ -250,6 +250,8 @@ class Effects:
             # A flush is never cut off, so a branch that was closed meanwhile sees it here.
             run.scheduler.raise_if_interrupted(branch)
             return await self._execute(branch, call)
+        # Also a cancellation and an eviction: without this the scheduler would count the branch as working for
+        # ever.
         except BaseException as exc:
             run.scheduler.live.interrupted(branch, call.verb, exc)
             raise
@@ -435,6 +437,7 @@ def bounded(
         while True:
             try:
                 return await call_once()
+            # What an author's function raises is unknown: the retry policy says which classes are tried again.
             except Exception as exc:
                 wait = _retry_wait(exc, retry, attempt, chance())
                 if wait is None:

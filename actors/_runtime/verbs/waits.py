@@ -315,6 +315,8 @@ class Waits:
                 if wait.result is not None and not branch.has_input:
                     await run.log.durable(branch, wait.result.seq)
             await run.scheduler.await_resume(branch, wait.verb)
+        # Also a cancellation and an eviction: without this the scheduler would count the branch as working for
+        # ever.
         except BaseException as exc:
             run.scheduler.live.interrupted(branch, wait.verb, exc)
             raise

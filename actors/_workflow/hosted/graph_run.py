@@ -297,9 +297,9 @@ class GraphRun:
                 reconcile=reconcile,
                 model_call=model_call,
             )
+        # An error with an origin is the effect's result in the log; any other one is a fault of the host, and
+        # to record it as an outcome would fail the run instead of its attempt.
         except Exception as exc:
-            # An error with an origin is the effect's result in the log; any other one is a fault of the host,
-            # and to record it as an outcome would fail the run instead of its attempt.
             if origin_of(exc) is None:
                 raise
             return "", EffectOutcome.failed(text_of(exc), retryable=False)

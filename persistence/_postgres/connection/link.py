@@ -92,6 +92,7 @@ async def connect(settings: StoreSettings, extra: Mapping[str, str] | None = Non
     )
     try:
         await _check_session(connection, settings.url, session_settings)
+    # Also a cancellation: a session that was not checked must not stay open on the server.
     except BaseException:
         connection.terminate()
         raise
@@ -170,6 +171,7 @@ class Link:
                 await connection.fetch(SQL_END_PREDECESSOR, *self._backend)
             row = await connection.fetchrow(SQL_WHO_AM_I)
             assert row is not None
+        # Also a cancellation: nobody has the connection yet who would close it.
         except BaseException:
             connection.terminate()
             raise
@@ -278,7 +280,7 @@ async def shut(connection: Connection) -> None:
     """Close a connection, within two seconds, whatever its server does."""
     try:
         await connection.close(timeout=2)
-    # A server that does not answer the farewell: the socket is closed without it.
+    # A server may not answer the goodbye: the socket is closed without it.
     except DRIVER_ERRORS:
         connection.terminate()
 

@@ -48,7 +48,7 @@ HELPER_LINES: Final = 6
 MANY_ARGUMENTS: Final = 7
 BROAD: Final = frozenset(["Exception", "BaseException"])
 _NOQA: Final = re.compile(r"noqa: [A-Z]+\d+(?:, [A-Z]+\d+)*(?: - )?")
-_POINTER: Final = re.compile(r"(?:See|As|Like|(?:Do |Return )?[Tt]he same as) `[^`]+`[^.]*\.")
+_POINTER: Final = re.compile(r"(?:See|As|Like|(?:Do |Return )?[Tt]he same as) `[^`]+`(?: does)?\.")
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,6 @@ def _module(file: Path) -> Module:
     lines = file.read_text(encoding="utf-8").splitlines()
     comments = {n for n, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant | ast.JoinedStr):
-            comments -= set(range(node.lineno + 1, (node.end_lineno or 0) + 1))
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
                 docs |= set(range(node.lineno, (node.end_lineno or 0) + 1))
@@ -141,6 +139,8 @@ def _module(file: Path) -> Module:
             case ast.Call():
                 positional = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
                 counts["many"] += len(positional) >= MANY_ARGUMENTS
+            case ast.Constant(value=str()) | ast.JoinedStr() if node.end_lineno != node.lineno:
+                comments -= set(range(node.lineno + 1, (node.end_lineno or 0) + 1))
             case ast.ExceptHandler():
                 counts["unexplained"] += is_broad(node) and not has_reason(lines, node.lineno)
             case ast.ClassDef():

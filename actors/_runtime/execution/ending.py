@@ -181,6 +181,7 @@ class Ending:
         if self.run.log.break_reason is not None:
             return self.result_without_write()
         signal = self.run.scheduler.live.unwinding
+        # Only if the code let the signal through: what it has done after it swallowed one is in no log.
         if isinstance(signal, ContinueAsNew) and error is signal:
             return await self.write(
                 Verdict((self._continuation_entry(signal),), CONTINUE), again=True
@@ -280,6 +281,8 @@ class Ending:
             # Else the frames of the code that has left would stay in memory while this is written.
             signal.__traceback__ = None
         unwritten_kinds = [entry.kind for entry in self.run.log.writes.entries]
+        # Written although nothing has happened: else the row would still say that the run executes, or is
+        # parked.
         is_new = self.was_running or self.loaded_run.row.parked is not None or is_in_doubt
         if unwritten_kinds == [EntryKind.RUN_RESUMED] and not is_new:
             return ExecutionResult(wake)

@@ -136,7 +136,8 @@ class History:
         history.retry = retry_in(first)
         failed_attempts = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
         history.attempt = 1 + len(failed_attempts)
-        # An attempt that gave messages back is no failure of those it kept: it costs them no attempt.
+        # An attempt that gave messages back is no failure of those that it kept: the retry policy does not
+        # count it.
         history.failures = [e.ts for e in failed_attempts if "kept" not in e.payload]
         history._limits = [(e.seq, int(str(e.payload["retry_from"]))) for e in failed_attempts]
         # The error that ended an attempt is not met again: its effect executes anew in the next attempt.
@@ -239,7 +240,7 @@ class History:
             entries.abandonment = entry
             self._abandoned_calls.append(entries)
         else:
-            # A result without its beginning in this attempt: the beginning before it is that of another call.
+            # The beginning here is that of another call at this position, and is no part of this result.
             if entries.begin is not None and not _belongs(entries.begin, entry):
                 entries.begin = None
             entries.end, entries.ends_void = entry, is_void

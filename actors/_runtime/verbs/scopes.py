@@ -141,7 +141,7 @@ class Scope:
             await self._run.scheduler.group(group, "scope")
         finally:
             group.waits_for = None
-        group.joined.add(branch)
+        group.joined_branches.add(branch)
         if branch.closed:
             raise CancellationError("this branch of the scope was cancelled")
         if branch.error is not None:

@@ -534,8 +534,8 @@ class FileArtifactStore(ArtifactShelf):
                 metadata = ArtifactMetadata.from_dict(json.loads(about.read_bytes()))
                 content = about.with_suffix(".bin")
                 if content.exists():
-                    # The bytes first: a crash before the description leaves the old pair in place of a
-                    # description without bytes.
+                    # The bytes first: after a crash the old description is still there, and the next opening
+                    # goes on with it.
                     content.replace(self._blob(metadata.blob_id))
                     sync_folder(self._blobs)
                 self._write_ref(metadata, create_only=True)

@@ -343,7 +343,7 @@ def _append(connection: sqlite3.Connection, run_id: str, texts: Sequence[str]) -
     for seq, text in enumerate(texts, last - len(texts) + 1):
         try:
             connection.execute(SQL_APPEND, (run_id, seq, text))
-        # Another driver has written this number: two of them execute the same run.
+        # The head says that this number is free, so the table was changed by hand.
         except sqlite3.IntegrityError as exc:
             raise LedgerForkError(f"ledger of run_id={run_id!r} at seq={seq}", str(exc)) from exc
 

@@ -202,7 +202,7 @@ class GraphVerbs:
         return run_ids
 
     def wait_key(self, first_key: str, *, is_taken: bool) -> str:
-        """Return the key of a wait that begins here: `first`, unless the run has waited for that.
+        """Return the key of a wait that begins here: `first_key`, unless the run has waited for that.
 
         Args:
             first_key: The key of the first wait with a name.

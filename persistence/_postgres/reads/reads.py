@@ -435,7 +435,7 @@ class _Log:
     Attributes:
         readers: The readers here.
         hints: The hints by which other processes know of the readers and notify of new entries; None at first.
-        told_at: The instant of the last notification to the other processes.
+        notified_at: The instant of the last notification to the other processes.
     """
 
     readers: set[Handed[RunLogEntry]] = field(default_factory=set)

@@ -398,6 +398,7 @@ def action_of(method: str, path: str) -> str | None:
         LookupError: The endpoint is not in the table. No application can be made with it.
     """
     name = f"{method} {path}"
+    # At the start, not at the first request: a change without an audit row would go unnoticed.
     if method not in _READS and name not in ACTIONS:
         raise LookupError(f"{name}: add the endpoint to ACTIONS in compose/_web/endpoint.py")
     return ACTIONS.get(name)

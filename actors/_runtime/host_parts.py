@@ -85,6 +85,7 @@ class HostParts:
         try:
             if self.serves:
                 await self._start_serving()
+        # Also a cancellation: parts that were started before the failure would run on without a host.
         except BaseException:
             self._is_started = False
             await self._tasks.close()

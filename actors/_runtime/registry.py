@@ -182,11 +182,12 @@ class FunctionAgent:
 
 def _make_agent(factory: Callable[[AgentId], Agent], agent_id: AgentId) -> Agent:
     """Return the agent that a factory makes; one that asks the process to end has failed."""
-    # A `SystemExit` in an author's factory would end the host.
     try:
         agent = factory(agent_id)
+    # An ordinary error stays what it is: the run's retry policy decides by its class.
     except Exception:
         raise
+    # A `SystemExit` in an author's factory would end the host.
     except BaseException as exc:
         msg = f"the factory of type {agent_id.type!r} raised {type(exc).__name__}: {exc}"
         raise AgentCrashError(msg) from exc

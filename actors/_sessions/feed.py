@@ -117,7 +117,7 @@ class SessionFeed:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_FACT_S):
                     await facts.until_next()
-        fact = facts.known()
+        fact = facts.peek()
         if fact is not None and fact.run_id == run_id:
             return False
         return await self.runtime.store.reads.run(run_id) is None
@@ -174,7 +174,7 @@ class SessionFeed:
 
     def _is_later(self, run_id: RunId, facts: Ahead[SessionFact]) -> bool:
         """Return True if the next fact is known and has to be yielded after the active run's next entry."""
-        fact = facts.known()
+        fact = facts.peek()
         is_early = fact is not None and (fact.kind, fact.run_id) == ("cancelling", run_id)
         return (is_early and self.at.seq < 0) or _is_end_of(run_id, facts)
 
@@ -314,7 +314,7 @@ class SessionFeed:
 
 def _is_end_of(run_id: RunId, facts: Ahead[SessionFact]) -> bool:
     """Return True if the next fact is known and is the end of a run."""
-    fact = facts.known()
+    fact = facts.peek()
     return fact is not None and fact.kind == "ended" and fact.run_id == run_id
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from actors._kernel.workflow.durable import plain_copy
 from actors._kernel.workflow.effects import Effect, EffectOutcome, EffectType
 from actors._kernel.workflow.run_state import RunState
-from actors._workflow.machine.attempts import in_doubt, reconciled
+from actors._workflow.machine.attempts import in_doubt, outcome_of_reconcile
 from actors._workflow.machine.plans import settled
 from actors._workflow.machine.records import OpenStep
 from actors.errors import EffectDidNotHappen, ModelError
@@ -88,7 +88,7 @@ class EffectHandlers:
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return _failure(exc)
 
-    def reconciled(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
+    def reconcile_effect(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
         """Return the outcome of an at-most-once effect that a crash left without a result.
 
         It is the answer of the handler's `reconcile` function, or a wait for a decision.
@@ -97,17 +97,19 @@ class EffectHandlers:
             EffectDidNotHappen: The effect is to be executed now.
         """
         try:
-            return reconciled(open_step, settled(self._call_reconcile(run, open_step)))
+            return outcome_of_reconcile(open_step, settled(self._call_reconcile(run, open_step)))
         except EffectDidNotHappen:
             raise  # an answer of the function, not its failure: the effect is executed now
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded
             return in_doubt(open_step, _error_text(exc))
 
-    async def reconciled_async(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
-        """Return the same as `reconciled`. The function may be a coroutine function."""
+    async def reconcile_effect_async(self, run: RunState, open_step: OpenStep) -> EffectOutcome:
+        """Return the same as `reconcile_effect`. The function may be a coroutine function."""
         try:
             answer = self._call_reconcile(run, open_step)
-            return reconciled(open_step, await answer if inspect.isawaitable(answer) else answer)
+            return outcome_of_reconcile(
+                open_step, await answer if inspect.isawaitable(answer) else answer
+            )
         except EffectDidNotHappen:
             raise
         except Exception as exc:  # noqa: BLE001 - the exception of a host's function is recorded

@@ -75,6 +75,7 @@ class ClientConnection:
         self._is_open = True
         try:
             await self.requests()
+        # Also a cancellation: a client that was not opened must not connect by itself later.
         except BaseException as exc:
             self._is_open = False
             if isinstance(exc, MissedError):
@@ -121,6 +122,7 @@ class ClientConnection:
             client = await open_client(self._server, inbox_prefix=inbox)
             try:
                 return await _open_requests(client, inbox)
+            # Also a cancellation: the connection that is half open has no other owner who would close it.
             except BaseException:
                 await client.shut()
                 raise

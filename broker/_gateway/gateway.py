@@ -109,7 +109,7 @@ class Gateway:
         self._numbers = itertools.count()
 
     @property
-    def held(self) -> int:
+    def open_requests(self) -> int:
         """The number of requests that wait for their answers here, streams of events included."""
         return len(self._open_requests)
 
@@ -162,6 +162,7 @@ class Gateway:
 
     async def shut(self) -> None:
         """Answer 503 to the requests that still wait."""
+        # A copy: `_release` takes each one out.
         for number in list(self._open_requests):
             if (request := self._release(number)) is not None:
                 await self._publish(request, refusal(STOPPING, request), "")
@@ -270,11 +271,13 @@ class Gateway:
         if client is None:
             return
         try:
+            # A server that takes nothing must not fill this host's memory with answers.
             if client.pending_data_size > PENDING_BYTES:
                 await client.flush(FLUSH_LIMIT_S)
             await client.publish(request.reply, answer.body, reply, answer.headers)
         except NatsTimeoutError:
             client.give_up(f"the server takes nothing for {FLUSH_LIMIT_S} s")
+        # Not sent again from here: the client repeats its request with the same id, perhaps to another host.
         except (NatsError, OSError, ValueError) as exc:
             _log.debug("an answer was not sent", extra={"error": str(exc)})
 

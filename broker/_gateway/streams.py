@@ -114,6 +114,7 @@ class EventStreams:
                     async for event in events:
                         await self._publish(request, _page(event, request), "")
         except TimeoutError:
+            # `end` takes the stream out before it sets the limit: any other timeout is an error of the request.
             if stream in self._renewed_at:
                 raise
         finally:

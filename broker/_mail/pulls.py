@@ -85,6 +85,7 @@ class Pulls:
 
     async def close(self) -> None:
         """Delete the consumers that are left, without waiting."""
+        # A copy: `drop_consumer` takes each one out.
         for consumer in tuple(self._readers):
             await self.drop_consumer(consumer.decode())
 
@@ -196,6 +197,7 @@ class Pulls:
         if not message.let_go_bytes:
             return message
         stored_message = await self._requests.stored(self._stream, {"seq": message.sequence}) or {}
+        # Another message, or none, has this sequence now: the stream was made anew, or lost its end.
         if parse_nanoseconds(stored_message.get("time", _NEVER)) != message.stored_ns:
             self._client.give_up(f"stream {self._stream} lost message {message.sequence}")
             self.check()

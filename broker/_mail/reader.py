@@ -139,8 +139,10 @@ class ShardReader:
 
     def delivered(self, count: int, number: int, message: Delivered) -> None:
         """Take a message: the `number`-th of its consumer, delivered the `count`-th time."""
+        # After a fault nothing is in order: a later message would be handed out before the lost one.
         if self._broken_reason:
             return
+        # A message was dropped on the way, or delivered again: the order of the stream is lost here.
         if count != 1 or number != self._last + 1:
             self._break(f"delivery {count} of number {number} came after number {self._last}")
             return
@@ -156,6 +158,7 @@ class ShardReader:
         self._active_at = self._now()
         if code == 100:  # noqa: PLR2004 - an idle heartbeat
             last = int(headers.get("Nats-Last-Consumer", self._last))
+            # Messages were sent and did not come: the server would send them again only after `ACK_WAIT_S`.
             if last > self._last:
                 self._break(f"number {last} was delivered, number {self._last} came last")
         elif code in {404, 408} or _PENDING in headers:
@@ -328,6 +331,7 @@ class ShardReader:
             return False
         last = self._last
         first = await self._pulls.first_stored(self._filter, self._upto.sequence + 1)
+        # A message that came while the store was asked makes its answer out of date.
         if (first is not None and first <= sequence) or self._last != last or self._broken_reason:
             return False
         self._advance(sequence, stored_ns)
@@ -344,6 +348,8 @@ class ShardReader:
                     self._consumer, self, self._config()
                 )
                 break
+            # A cluster may have given the consumer to a server that is lost; another name may go to another
+            # server.
             except JetStreamOffError:
                 if not tries_left:
                     raise
@@ -360,6 +366,8 @@ class ShardReader:
             "ack_wait": ACK_WAIT_S * _NS,
             "max_ack_pending": MAX_ACK_PENDING,
             "max_deliver": -1,
+            # In memory: the cursor is in the rows, and a consumer that is lost with its server is made anew
+            # behind it.
             "mem_storage": True,
             "num_replicas": 1,
             "inactive_threshold": INACTIVE_S * _NS,
@@ -374,7 +382,9 @@ class ShardReader:
         self._unacked_batches.clear()
         self._ack = b""
         self._fruitless_count = 0 if self._last else self._fruitless_count + 1
+        # Consumers that are lost before they deliver must not be made anew at full speed.
         if self._fruitless_count > 1:
             await asyncio.sleep(min(0.05 * 2**self._fruitless_count, MAX_PAUSE_S))
+        # The stream may have been made anew: its sequences would be taken for those of the old one.
         await self._pulls.check_stream()
         await self._create()

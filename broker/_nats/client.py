@@ -269,6 +269,7 @@ def _cancellable() -> Iterator[None]:
     cancel_count = task.cancelling()
     try:
         yield
+    # Any error may have taken the place of the cancellation.
     except Exception as exc:
         if task.cancelling() > cancel_count:
             raise asyncio.CancelledError from exc

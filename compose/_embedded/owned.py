@@ -120,6 +120,7 @@ def kept_password(data_dir: Path) -> str:
 def write_private(file: Path, text: str) -> None:
     """Write a file with the mode 0600. The file has all its text or does not exist, even after a crash."""
     partial = file.with_name(f"{file.name}.partial")
+    # A file that a crash has left may have another mode.
     partial.unlink(missing_ok=True)
     partial.touch(mode=0o600)
     partial.write_text(text)
@@ -148,6 +149,7 @@ def _read_holder(data_dir: Path) -> Holder | None:
     try:
         data = json.loads((data_dir / _LOCK_FILE).read_text())
         pid, url = int(data["pid"]), data["url"]
+    # Read without the lock: the owner may be writing the file now, or has just released it.
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if data.get("has_owner_lock"):  # releases before the owner's lock wrote only the pid
@@ -261,6 +263,7 @@ class EmbeddedServer:
                 self._server = _start_on_port(self._recipe, self._lock, self.port)
                 break
             except ServerFailedError as exc:
+                # A killed server may hold its port, or its shared memory, a moment longer.
                 if not _is_passing(exc) or time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY_PAUSE_S)
@@ -297,6 +300,7 @@ def start_owned(data_dir: Path, make_ready: Callable[[Path], Recipe]) -> Embedde
     lock = DataDirLock(data_dir)
     try:
         return EmbeddedServer(make_ready(data_dir), lock)
+    # Also a keyboard interrupt: this process would keep the directory locked while it lives.
     except BaseException:
         lock.release()
         raise
@@ -354,6 +358,7 @@ def _start_on_some_port(recipe: Recipe, lock: DataDirLock) -> tuple[Server, int]
         try:
             return _start_on_port(recipe, lock, port), port
         except ServerFailedError as exc:
+            # Another program may have taken the port between its choice and the server's start.
             if not _is_passing(exc) or not tries_left:
                 raise
             time.sleep(_RETRY_PAUSE_S)

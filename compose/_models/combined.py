@@ -235,6 +235,7 @@ class FallbackModel:
     async def prepare(self) -> None:
         """Let the clients load what they need. A client that cannot may never be called."""
         for client in self._clients:
+            # The client may never be needed; if it is, its call raises the same error.
             with suppress(ModelError, ContractError):
                 await prepare(client)
 

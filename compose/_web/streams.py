@@ -129,6 +129,7 @@ class Streams:
 
     def remove(self, stream: EventStream, principal: Principal) -> None:
         """Remove a stream that has ended, if it is not removed yet."""
+        # Called when the last bytes are sent, and again when the response ends: a stream counts once.
         if self._open.pop(stream, None) is None:
             return
         self._count[_key(principal)] -= 1
@@ -251,6 +252,7 @@ class EventStream:
                 await self._news.wait()
                 continue
             turns = 0 if self._is_urgent else TURNS
+            # Pieces that come within these turns leave with this write.
             for _ in range(turns):
                 await asyncio.sleep(0)
             chunk = b"".join(self._lines)

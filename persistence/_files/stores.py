@@ -310,6 +310,7 @@ class JsonlCommandStore:
         """Remove the commands to a run; return their number. The file is replaced as a whole."""
         if not self._path.exists():
             return 0
+        # Under the lock of appends: a command that is added during the rewrite would be lost with the old file.
         with appending(self._path):
             rows = self._rows()
             seqs = [row["seq"] for row in rows if row.get("run_id") == run_id]
@@ -418,6 +419,7 @@ class FileArtifactStore(ArtifactShelf):
         # written yet.
         with self._lock(fcntl.LOCK_SH):
             existing = self.get_metadata(metadata.artifact_id)
+            # The first description stays: equal bytes may be stored by several calls at once.
             if existing is not None:
                 return existing
             blob = self._blob(metadata.blob_id)
@@ -532,6 +534,8 @@ class FileArtifactStore(ArtifactShelf):
                 metadata = ArtifactMetadata.from_dict(json.loads(about.read_bytes()))
                 content = about.with_suffix(".bin")
                 if content.exists():
+                    # The bytes first: after a crash the old description is still there, and the next opening
+                    # goes on with it.
                     content.replace(self._blob(metadata.blob_id))
                     sync_folder(self._blobs)
                 self._write_ref(metadata, create_only=True)

@@ -255,6 +255,7 @@ class Bucket:
             try:
                 async for piece in pieces:
                     yield piece
+            # Any error of the caller's pieces: it is raised below, in place of the client's error about it.
             except Exception as exc:
                 failures.append(exc)  # the client has errors of its own for it
                 raise

@@ -143,6 +143,7 @@ class SqliteDatabase:
             try:
                 yield connection
                 self.fault("transaction written")
+            # Also an interrupt: the transaction would stay open, and lock the file for every other writer.
             except BaseException:
                 connection.execute("rollback")
                 raise

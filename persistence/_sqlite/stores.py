@@ -120,6 +120,7 @@ class SqliteRunStore(TrailingRuns):
         with self._database.transaction() as connection:
             connection.execute(SQL_SAVE_RUN, row)
             _keep_branch_waits(connection, run)
+        # After the commit: a reader in between still gets the newer state, not the checkpoint before it.
         self._unwritten_runs.pop(run.run_id, None)
 
     def load(self, run_id: str) -> RunState | None:
@@ -342,6 +343,7 @@ def _append(connection: sqlite3.Connection, run_id: str, texts: Sequence[str]) -
     for seq, text in enumerate(texts, last - len(texts) + 1):
         try:
             connection.execute(SQL_APPEND, (run_id, seq, text))
+        # The head says that this number is free, so the table was changed by hand.
         except sqlite3.IntegrityError as exc:
             raise LedgerForkError(f"ledger of run_id={run_id!r} at seq={seq}", str(exc)) from exc
 

@@ -6,6 +6,7 @@ They are counted from the text of the product. `poe check` prints them; `test_nu
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -45,6 +46,9 @@ SMALL: Final = 80
 LARGE: Final = 450
 HELPER_LINES: Final = 6
 MANY_ARGUMENTS: Final = 7
+BROAD: Final = frozenset(["Exception", "BaseException"])
+_NOQA: Final = re.compile(r"noqa: [A-Z]+\d+(?:, [A-Z]+\d+)*(?: - )?")
+_POINTER: Final = re.compile(r"(?:See|As|Like|(?:Do |Return )?[Tt]he same as) `[^`]+`(?: does)?\.")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Module:
         participles: Number of uses of `PARTICIPLES` as names of values.
         helpers: Private functions of at most `HELPER_LINES` lines that one place uses.
         many_arguments: Number of calls with `MANY_ARGUMENTS` positional arguments or more.
+        reasons: Number of lines that are a comment.
+        unexplained_excepts: Number of `except Exception` and `except BaseException` without a comment in
+            their line or in the line above.
+        pointing_docstrings: Number of docstrings that say only where something else is described.
         has_errors: True if it has a class of errors.
     """
 
@@ -67,6 +75,9 @@ class Module:
     participles: int
     helpers: int
     many_arguments: int
+    reasons: int
+    unexplained_excepts: int
+    pointing_docstrings: int
     has_errors: bool
     importers: set[str] = field(default_factory=set)
 
@@ -112,6 +123,8 @@ def imported(file: Path) -> set[str]:
 def _module(file: Path) -> Module:
     tree, docs = tree_of(file), set[int]()
     uses, counts = Counter[str](), Counter[str]()
+    lines = file.read_text(encoding="utf-8").splitlines()
+    comments = {n for n, line in enumerate(lines, 1) if line.lstrip().startswith("#")}
     for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
@@ -126,20 +139,48 @@ def _module(file: Path) -> Module:
             case ast.Call():
                 positional = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
                 counts["many"] += len(positional) >= MANY_ARGUMENTS
+            case ast.Constant(value=str()) | ast.JoinedStr() if node.end_lineno != node.lineno:
+                comments -= set(range(node.lineno + 1, (node.end_lineno or 0) + 1))
+            case ast.ExceptHandler():
+                counts["unexplained"] += is_broad(node) and not has_reason(lines, node.lineno)
             case ast.ClassDef():
                 counts["errors"] += node.name.endswith(("Error", "Errors"))
-    lines = enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
     return Module(
         name=place(file),
         code=sum(
-            bool(line.strip()) and line.strip()[0] != "#" and n not in docs for n, line in lines
+            bool(line.strip()) and line.strip()[0] != "#" and n not in docs
+            for n, line in enumerate(lines, 1)
         ),
         imports=counts["imports"],
         participles=counts["participles"],
         helpers=sum(_is_helper(node, uses) for node in ast.walk(tree)),
         many_arguments=counts["many"],
+        reasons=len(comments),
+        unexplained_excepts=counts["unexplained"],
+        pointing_docstrings=sum(_is_pointer(node) for node in ast.walk(tree)),
         has_errors=bool(counts["errors"]),
     )
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    """Return True if an `except` catches every error."""
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        type_ is None or (isinstance(type_, ast.Name) and type_.id in BROAD) for type_ in types
+    )
+
+
+def has_reason(lines: list[str], number: int) -> bool:
+    """Return True if a comment stands in a line, or alone in the line above; a bare `noqa` is none."""
+    _, _, comment = lines[number - 1].partition("#")
+    return bool(_NOQA.sub("", comment).strip()) or lines[number - 2].lstrip().startswith("#")
+
+
+def _is_pointer(node: ast.AST) -> bool:
+    if not isinstance(node, FunctionNode | ast.ClassDef):
+        return False
+    text = ast.get_docstring(node)
+    return text is not None and _POINTER.fullmatch(" ".join(text.split())) is not None
 
 
 def _is_helper(node: ast.AST, uses: Counter[str]) -> bool:
@@ -187,10 +228,17 @@ def totals() -> dict[str, int]:
         "participles": sum(module.participles for module in every),
         "helpers": sum(module.helpers for module in every),
         "many_arguments": sum(module.many_arguments for module in every),
+        "unexplained_excepts": sum(module.unexplained_excepts for module in every),
+        "pointing_docstrings": sum(module.pointing_docstrings for module in every),
         "modules": sum(not module.is_room and not module.is_public for module in every),
         "public_modules": sum(module.is_public for module in every),
         "lonely_modules": len(lonely_modules()),
     }
+
+
+def reasons() -> int:
+    """Return the number of lines that are a comment: the reasons at the line. It may only rise."""
+    return sum(module.reasons for module in modules().values())
 
 
 def worst(number: str, count: int = 10) -> list[str]:
@@ -214,6 +262,7 @@ def main() -> None:
         f"{code} lines of code without the public modules, in {len(folders)} folders",
         f"median {statistics.median(sizes):g} lines a module",
         f"imports are {100 * imports / code:.1f} % of it; {len(small_modules())} small modules",
+        f"{reasons()} lines of reasons",
     ]
     for number, total in totals().items():
         most = ", ".join(worst(number, 3)) or "-"

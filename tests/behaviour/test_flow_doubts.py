@@ -234,7 +234,7 @@ async def test_a_run_that_an_older_host_parked_is_decided_as_before(
     run_id = await stage.runs.start("flow")
     await payments.begun.wait()
     with monkeypatch.context() as patch:
-        patch.setattr(EffectHandlers, "reconciled_async", refuses)
+        patch.setattr(EffectHandlers, "reconcile_effect_async", refuses)
         await stage.restart()
         parked = await bed.seen(run_id, K.RUN_PARKED)
     assert parked.payload["reason"] == "in_doubt"

@@ -47,7 +47,7 @@ class MemoryReads(MemoryRole, ReadStore):
     @override
     async def load(self, run_ids: Sequence[RunId]) -> list[LoadedRun]:
         records = [self._rows.runs[run_id] for run_id in run_ids if run_id in self._rows.runs]
-        return [record.loaded() for record in records]
+        return [record.to_loaded_run() for record in records]
 
     @override
     async def run(self, run_id: RunId) -> RunRow | None:

@@ -279,7 +279,7 @@ class RunRecord:
             error=error if isinstance(error, dict) else None,
         )
 
-    def loaded(self) -> LoadedRun:
+    def to_loaded_run(self) -> LoadedRun:
         """Return the run as the worker that will execute it needs it."""
         run_id = self.cause.run_id
         entries = tuple(line.entry(run_id) for line in self.log[self.continued_at :])
@@ -314,8 +314,8 @@ class ShardRow:
 
 def decide(record: RunRecord, name: str, payload: bytes, message_id: str) -> int | SignalOutcome:
     """Note a decision and return the seq that it is about, or why it does not count."""
-    loaded = record.loaded()
-    now, about = to_decide(name, loaded.row, loaded.entries), decided_seq(name, message_id)
+    loaded_run = record.to_loaded_run()
+    now, about = to_decide(name, loaded_run.row, loaded_run.entries), decided_seq(name, message_id)
     about = now if about is None else about
     previous = None if about is None else record.decisions.get((name, about))
     if about is None or about != now or previous is not None:

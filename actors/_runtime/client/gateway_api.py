@@ -166,6 +166,7 @@ class RuntimeFront:
         if _RUN_ID.fullmatch(run_id) is None:
             raise UnknownRunError(run_id)
         row = await row_of(self._store, run_id)
+        # The same error as for no run: other tenants must not learn which ids exist.
         if row.agent_id.tenant != caller.tenant:
             raise UnknownRunError(run_id)
         if caller.sees == "own":
@@ -238,6 +239,7 @@ class Served:
     async def includes(self, agent_id: AgentId) -> bool:
         """Return True if a live host serves the agent, by its type or alone."""
         names, now = {agent_id.type, str(agent_id)}, asyncio.get_running_loop().time()
+        # A no is never cached: a host that has just begun to serve the agent would stay unknown.
         if now >= self._until or names.isdisjoint(self._names):
             hosts = await self._insight.hosts()
             self._names = frozenset(name for host in hosts for name in host.serves)
@@ -401,6 +403,7 @@ def _returned_by(agent: object) -> Any:
     bare_function.__annotations__ = {"return": code.__annotations__["return"]}
     try:
         return_type = typing.get_type_hints(bare_function)["return"]
+    # The annotation names something that the module does not have at run time: the type stays open.
     except (NameError, TypeError, AttributeError):
         return _NOT_DECLARED
     return _NOT_DECLARED if return_type is Any else return_type

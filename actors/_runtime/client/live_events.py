@@ -163,6 +163,7 @@ class LiveEvents:
                 yield MergedLog(feed, order)
             finally:
                 readers.discard(feed)
+                # Another reader may have come after this set was removed, and has a set of its own.
                 if not readers and self._readers.get(run_id) is readers:
                     del self._readers[run_id]
 

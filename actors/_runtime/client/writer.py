@@ -127,9 +127,9 @@ class Writer:
     async def offer(self, run_id: RunId) -> None:
         """Offer a run that exists already to the worker: its first writer may have died before it did."""
         reading = self._worker.held.readings
-        for loaded in await self._store.reads.load([run_id]):
-            if loaded.row.status is RunStatus.PENDING and loaded.row.last_seq < 0:
-                self._worker.adoption.adopt(loaded.row, loaded.messages, reading=reading)
+        for loaded_run in await self._store.reads.load([run_id]):
+            if loaded_run.row.status is RunStatus.PENDING and loaded_run.row.last_seq < 0:
+                self._worker.adoption.adopt(loaded_run.row, loaded_run.messages, reading=reading)
 
     async def signal(
         self, run_id: RunId, name: str, payload: JsonValue, *, message_id: str | None, sender: str
@@ -150,13 +150,15 @@ class Writer:
         """Decide for a parked run, bound to what it was at when it was read here."""
         run_id = known_id(run_id)
         check_name_of("position of a decision", position or "")
-        loaded = await self._load(run_id)
-        if loaded.row.status.is_terminal:
+        loaded_run = await self._load(run_id)
+        if loaded_run.row.status.is_terminal:
             return False
         name = RETRY if position is None else f"{RESOLVE}{position}"
-        about = to_decide(name, loaded.row, loaded.entries) if seq is None else seq
+        about = to_decide(name, loaded_run.row, loaded_run.entries) if seq is None else seq
         if about is None:
-            raise DecisionRefusedError(run_id, position, standing(loaded.row, loaded.entries))
+            raise DecisionRefusedError(
+                run_id, position, standing(loaded_run.row, loaded_run.entries)
+            )
         outcome = await self._store.arrivals.signal(
             run_id, name, decision, message_id=decision_id(name, about), sender=OPERATOR
         )

@@ -95,6 +95,7 @@ class PostDelivery:
     async def _learn_lazy(self) -> None:
         """Read which agents of our shards have lazy messages. Only this task makes more of them."""
         leases = {(lease.shard, lease.epoch): lease for lease in self._worker.held.loaded}
+        # A shard that was lost and claimed again has another epoch, and is read again.
         self._read_shards &= leases.keys()
         new_keys = leases.keys() - self._read_shards
         if new_keys:
@@ -115,6 +116,7 @@ class PostDelivery:
                 shards = [lease.shard for lease in self._worker.held.loaded]
                 self._pending |= await self._posts.behind(shards)
             await self._wait_for_starts()
+            # Taken out before the statement: a hint that comes during it names the shard again.
             pending, self._pending = self._pending, set()
             leases = [lease for lease in self._worker.held.loaded if lease.shard in pending]
             expanded = await self._posts.expand(leases, limit=CHUNK)
@@ -128,6 +130,7 @@ class PostDelivery:
         loop = asyncio.get_running_loop()
         until = loop.time() + MAX_PAUSE_S
         while (backlog := self._worker.dispatcher.backlog) > BACKLOG_LIMIT:
+            # A host whose agents are always ready would otherwise deliver no post.
             if backlog <= MAX_BACKLOG and loop.time() >= until:
                 return
             await asyncio.sleep(BACK_OFF_S)  # there is no notification when one begins

@@ -162,10 +162,13 @@ class MailService:
                     await self._use(connection, stream)
                 self._outage.begins(self._problem or "the connection was given up")
             except (BrokerError, PersistenceError) as exc:
+                # Each try would find the same: one line as an error, and not a warning at every try.
                 if isinstance(exc, StreamRolledBackError) and exc.problem:
                     self._outage.is_refused(exc)  # until an operator makes the stream anew
                 self._outage.begins(str(exc), exc)
             except ContractError as exc:
+                # A mistake of the configuration at the start ends the host; later the same error may pass, so
+                # it is tried again.
                 if not self._tried.is_set():
                     raise
                 self._outage.is_refused(exc)  # until an operator corrects the streams
@@ -174,6 +177,7 @@ class MailService:
                 self._outage.begins("see the error before")
             self._bypass.begin()
             await asyncio.sleep(backoff.next_s())
+            # A connection that is lost as soon as it is made must not be made again at full speed.
             if loop.time() - began_at > LONGEST_PAUSE_S:
                 backoff.reset()
 
@@ -189,6 +193,7 @@ class MailService:
             async with TaskScope() as tasks:
                 self._relay.open(connection, tasks)
                 self._bypass.end()
+                # A doubt about the previous connection is no doubt about this one.
                 self._suspected.clear()
                 tasks.keep(partial(self._prove, connection, tasks), name="leaders of the broker")
                 tasks.start(self._watch(connection), name="broker connection")
@@ -208,9 +213,12 @@ class MailService:
         """Whenever the broker is in doubt, let messages go round it until all leaders answer."""
         while True:
             await self._suspected.wait()
+            # Before the proof: a doubt that arises during it makes another one necessary.
             self._suspected.clear()
             self._bypass.begin()
             await _until_led(connection)
+            # Rows went by the database meanwhile: the relay returns to the broker, and reads what is still in
+            # the outbox.
             if self._bypass.is_open:
                 self._relay.open(connection, tasks)
                 self._is_unsent = True
@@ -228,13 +236,14 @@ class MailService:
         """Have a reader for each shard of ours that is loaded, and for no other."""
         while True:
             await self._changed.wait()
+            # Before the read: a change during it must be seen in the next turn.
             self._changed.clear()
             try:
                 new_leases = await readers.follow(self._worker.held.loaded)
                 await self._relay.load(self._worker.held.loaded if self._is_unsent else new_leases)
                 self._is_unsent = False
+            # Else the shards would be read only after the next change.
             except BaseException as exc:
-                # Else the shards would be read only after the next change.
                 self._changed.set()
                 if not isinstance(exc, PersistenceError):
                     raise
@@ -340,10 +349,14 @@ class Inbound:
     async def read(self, connection: MailConnection, lease: ShardLease, cursor: Cursor) -> None:
         """Read the messages of one shard until the shard or the connection is lost."""
         try:
+            # Its messages are older: offered after those of this connection they would be overtaken in the
+            # mailbox.
             while (previous_write := self._writing.get(lease.shard)) is not None:
                 await previous_write.wait()  # for the batch of the previous connection
             async with aclosing(connection.read(lease, cursor)) as batches:
                 async for batch in batches:
+                    # The write is a task of its own: a lost connection cancels this reader, and must not cancel
+                    # the write.
                     write_future = asyncio.get_running_loop().create_future()
                     self._writing[lease.shard] = asyncio.Event()
                     self._intake.held_back[lease.shard] = []
@@ -381,11 +394,13 @@ class Inbound:
                     self._worker.adoption.lose(shard, epoch=batch.lease.epoch)
                 case StaleStream():
                     self._on_broken("the stream MAIL has a new epoch")
+        # Else no host would read this shard until the next connection.
         except Exception:
-            # Else no host would read this shard until the next connection.
             self._on_broken("messages could not be written")
             raise
         finally:
+            # Also after a failure: what commits of this host wrote meanwhile is durable, and would not be
+            # offered again.
             for item in self._intake.held_back.pop(shard):
                 self._intake.offer(item)
             self._writing.pop(shard).set()
@@ -417,6 +432,7 @@ class ShardReaders:
     async def follow(self, leases: Sequence[ShardLease]) -> list[ShardLease]:
         """Read these shards and no others; return those that are new here."""
         keys = {(lease.shard, lease.epoch): lease for lease in leases}
+        # First: one shard has one reader, also after it was lost and claimed again under another epoch.
         for key_to_close in self._open.keys() - keys.keys():
             await self._open.pop(key_to_close).close()
         new_leases = [lease for key, lease in keys.items() if key not in self._open]
@@ -451,6 +467,7 @@ class _Outage:
     def begins(self, problem: str, trouble: ActorsError | None = None) -> None:
         """Note that there is no connection."""
         self.trouble = trouble or self.trouble
+        # One line for an outage, not one for each of its retries.
         if self._since is None:
             self._since = asyncio.get_running_loop().time()
             _log.warning("no broker: messages wait for it", extra={"problem": problem})
@@ -537,6 +554,7 @@ class Bypass:
     async def run(self) -> None:
         """Be open while the broker is of no use; to be run as a task until it is cancelled."""
         while True:
+            # Before the suspicion is read: a change after this line ends the wait below.
             self._news.clear()
             wait_s = self._suspicion.left_s(self._now())
             if wait_s is None:
@@ -559,6 +577,7 @@ class Bypass:
             self._relay.close(self)
 
     async def _poll(self) -> None:
+        # Before the read: what is announced during it is read in the next turn.
         self._news.clear()
         try:
             await self._relay.reload(self._held.loaded)

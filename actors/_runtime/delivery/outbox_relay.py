@@ -94,6 +94,7 @@ class OutboxRelay:
 
     def close(self, connection: Route | None = None) -> None:
         """Stop publishing over a lost connection. Later rows stay in the outbox until another one is open."""
+        # The old connection's end may come after the new one was opened, and must not close that.
         if connection is None or connection is self._connection:
             self._connection = self._tasks = None
             self._queues = {}
@@ -124,6 +125,7 @@ class OutboxRelay:
         A row that the broker accepted on this connection is published again only if its receiver
         has read past it: then the broker lost it, or its predecessor was missing.
         """
+        # Taken before the pages: a row of such a pair may wait in its queue, and would be published twice.
         busy_pairs, row_numbers, after = set(self._queues), set[int](), -1
         self._loading += 1
         try:
@@ -137,6 +139,7 @@ class OutboxRelay:
         finally:
             self._loading -= 1
             if not self._loading:
+                # Behind all pages: these rows are newer than what was read.
                 held_rows, self._held_rows = self._held_rows, []
                 self._enqueue(held_rows)
         return row_numbers
@@ -180,14 +183,17 @@ class OutboxRelay:
         """Send the rows of the queue until it is empty, the relay is closed, or another queue replaces it."""
         while queue and self._queues.get(pair) is queue and self._connection is not None:
             row = queue[0]
+            # Another host may own the shard soon, and publish the row itself.
             if not self._may_act():
                 await asyncio.sleep(AGAIN_S)
                 continue
             try:
                 with self._fault:
                     sequence = await self._send_row(self._connection, row)
+                    # Over a connection that was opened meanwhile nothing counts as sent yet.
                     if self._queues.get(pair) is queue:
                         self._sent_sequences[row.n] = sequence
+            # The row stays at the head of its queue: the next one of the same sender would overtake it.
             except BrokerError as exc:
                 self._on_suspect()
                 await asyncio.sleep(AGAIN_S)
@@ -212,6 +218,7 @@ class OutboxRelay:
     async def _send_row(self, connection: Route, row: OutboxRow) -> int:
         if isinstance(payload := row.message.payload, Unreadable):
             raise NotSerializableError(f"message {row.message.id}", "row", payload)
+        # A publish may wait long for a server that is frozen; messages go round the broker before it fails.
         slow_timer = asyncio.get_running_loop().call_later(SLOW_S, self._on_suspect)
         try:
             return await connection.send(row)

@@ -141,7 +141,7 @@ class Ending:
 
     Attributes:
         run: The state that the run's verbs share.
-        loaded: The run as it was loaded.
+        loaded_run: The run as the store returned it.
         mail: The messages that start it, if waiting messages do.
         agents: The agents that are served here, in all versions.
         token: The token that says whether the run was asked to stop.
@@ -158,7 +158,7 @@ class Ending:
     """
 
     run: RunState
-    loaded: LoadedRun
+    loaded_run: LoadedRun
     mail: tuple[Arrived, ...]
     agents: Registry
     token: CancellationToken
@@ -181,6 +181,7 @@ class Ending:
         if self.run.log.break_reason is not None:
             return self.result_without_write()
         signal = self.run.scheduler.live.unwinding
+        # Only if the code let the signal through: what it has done after it swallowed one is in no log.
         if isinstance(signal, ContinueAsNew) and error is signal:
             return await self.write(
                 Verdict((self._continuation_entry(signal),), CONTINUE), again=True
@@ -198,10 +199,10 @@ class Ending:
 
         Nothing but its beginning is durable then, and no effect executes or has executed.
         """
-        first_messages = self.mail or self.loaded.messages
+        first_messages = self.mail or self.loaded_run.messages
         if not (first_messages[1:] or self.run.history.inputs[1:]):
             return ()
-        log, row = self.run.log, self.loaded.row
+        log, row = self.run.log, self.loaded_run.row
         has_begun = log.durable_seq > self.beginning or not self.run.history.is_at_beginning
         if has_begun or row.fork is not None or any(e.kind in EXECUTES for e in log.writes.entries):
             return ()
@@ -216,8 +217,8 @@ class Ending:
         """
         payload = self.run.bequest()
         payload |= {"generation": self.run.history.generation + 1, "input": signal.input}
-        if (newest := self.agents.find(self.loaded.row.agent_id)) is not None:
-            facts = facts_of_agent(newest, self.loaded.row)
+        if (newest := self.agents.find(self.loaded_run.row.agent_id)) is not None:
+            facts = facts_of_agent(newest, self.loaded_run.row)
             if getattr(newest, "keeps_version", False):
                 facts["version"] = self.run.history.version
             payload |= {name: value for name, value in facts.items() if value is not None}
@@ -252,7 +253,7 @@ class Ending:
     def _judge_error(self, error: BaseException) -> Verdict:
         if isinstance(error, asyncio.CancelledError):
             error = CancellationError("the agent's code cancelled itself")
-        row = self.loaded.row
+        row = self.loaded_run.row
         policy = row.retry_policy or self.run.history.retry or DEFAULT_RETRY
         attempt = Attempt(
             self.run.history.attempt,
@@ -280,22 +281,24 @@ class Ending:
             # Else the frames of the code that has left would stay in memory while this is written.
             signal.__traceback__ = None
         unwritten_kinds = [entry.kind for entry in self.run.log.writes.entries]
-        is_new = self.was_running or self.loaded.row.parked is not None or is_in_doubt
+        # Written although nothing has happened: else the row would still say that the run executes, or is
+        # parked.
+        is_new = self.was_running or self.loaded_run.row.parked is not None or is_in_doubt
         if unwritten_kinds == [EntryKind.RUN_RESUMED] and not is_new:
             return ExecutionResult(wake)
         entry = NewEntry(EntryKind.RUN_SUSPENDED, "", {"wake": wake.wake.to_json()})
         result = await self.write(Verdict((entry,), wake))
-        warn_of_length(self.run.log, self.loaded.entries)
+        warn_of_length(self.run.log, self.loaded_run.entries)
         return result
 
     async def write(self, verdict: Verdict, *, again: bool = False) -> ExecutionResult:
         """Write what was judged, with all that is not written yet."""
-        terms = self.loaded.row.supervision
+        terms = self.loaded_run.row.supervision
         policy = terms.retention if terms is not None else HistoryRetention.RUN
         verdict = with_orphans(verdict, policy, self.run.history.unjoined_children)
         if self.run.mode is not None and self._has_executed and not self.sessions.has_kept:
             verdict, inbox_turns = with_inbox_turns(
-                verdict, self.loaded, self.run.history, self.mail
+                verdict, self.loaded_run, self.run.history, self.mail
             )
             self.run.log.writes.turns += inbox_turns
         verdict = self._with_open_results(verdict)
@@ -310,7 +313,7 @@ class Ending:
             # Attempts count from 1 again after continue_as_new, the only verdict that continues.
             attempt = 1 if verdict.then is CONTINUE else None
             if not self._has_executed:
-                attempt = self.loaded.row.attempt  # none was made
+                attempt = self.loaded_run.row.attempt  # none was made
             waits: tuple[Wait, ...] | None = None  # the rows stay as they are
             if isinstance(verdict.then, Suspend):
                 waits = self.open_waits  # rows from now on
@@ -346,7 +349,7 @@ class Ending:
 
     @property
     def _has_executed(self) -> bool:
-        return self.misfit is None and self.loaded.unreadable is None
+        return self.misfit is None and self.loaded_run.unreadable is None
 
     async def write_unreadable(
         self, refusal: Refusal | None, create: NewRun | None
@@ -355,9 +358,9 @@ class Ending:
 
         A run of waiting messages is made for that, with the one message that cannot be read.
         """
-        seq = self.loaded.row.last_seq
+        seq = self.loaded_run.row.last_seq
         if refusal is None:
-            setback = Setback(seq, self.loaded.unreadable, is_unreadable=True)
+            setback = Setback(seq, self.loaded_run.unreadable, is_unreadable=True)
             return ExecutionResult(None, again=True, setback=setback)
         writes = self.run.log.writes
         writes.create = create

@@ -58,7 +58,7 @@ class Execution:
     env: HostServices
     agent: Agent
     lease: Lease
-    loaded: LoadedRun
+    loaded_run: LoadedRun
     create: NewRun | None = None
     mail: tuple[Arrived, ...] = ()
     standing: Standing = field(default_factory=Standing)
@@ -83,10 +83,10 @@ class Execution:
     _end_future: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
-        env, row, history = self.env, self.loaded.row, History.of_run(self.loaded)
+        env, row, history = self.env, self.loaded_run.row, History.of_run(self.loaded_run)
         self.agent, misfit = env.agents.fitting(row.agent_id, self.agent, history.version)
         self.standing.read(history)
-        self._code, mode = agent_of_run(self.agent, history, self.loaded, self.mail)
+        self._code, mode = agent_of_run(self.agent, history, self.loaded_run, self.mail)
         self.lease = replace(self.lease, attempt=history.attempt)
         scheduler = self._scheduler = BranchScheduler(
             durable=history.last_seq,
@@ -125,7 +125,7 @@ class Execution:
         deadline = Deadline(row, getattr(self._code, "deadline_s", None), env.clock)
         self._ending = Ending(
             run,
-            self.loaded,
+            self.loaded_run,
             self.mail,
             env.agents,
             self.token,
@@ -134,9 +134,12 @@ class Execution:
             self.standing.mark is not None,
             sessions,
         )
+        # An answer may have been stored while the run was rows, without a hint for this execution.
         if history.has_started:
             run.answers.invalidate()
         was_waiting = row.parked is not None or (row.wake is not None and row.wake.runs)
+        # Another execution may have left rows of waits that this one does not know: its first write replaces
+        # them.
         if self.standing.was_running or was_waiting:
             log.known_waits = None
         log.waits_of = waits.rows
@@ -186,6 +189,7 @@ class Execution:
 
     def hand_over(self) -> None:
         """Leave memory now and suspend the run. Its next owner continues by replay; no crash is counted."""
+        # A run that is ending already writes its own outcome, and must not be suspended behind it.
         is_ending = self._ending.wake is not None or self._scheduler.live.unwinding is not None
         if not is_ending and not (self._end_future is not None and self._end_future.done()):
             self._ending.is_handed_over = True
@@ -206,7 +210,7 @@ class Execution:
 
     def _wake_set(self) -> WakeSet:
         """Return what the run waits for now; at its deadline it goes on in any case."""
-        wake, deadline = self._waits.paused.wake_set(), self.loaded.row.deadline_at
+        wake, deadline = self._waits.paused.wake_set(), self.loaded_run.row.deadline_at
         return wake if deadline is None else replace(wake, at=min(wake.at or deadline, deadline))
 
     def _interrupt(self, signal: BaseException) -> None:
@@ -231,10 +235,10 @@ class Execution:
         """Replay, go on live, and write what became of the run."""
         self.env.counters.count_start(recovered=self.standing.was_running)
         spans = self._run_state.spans = spans_of(
-            self.env, self.loaded, self.lease, self.mail, was_running=self.standing.was_running
+            self.env, self.loaded_run, self.lease, self.mail, was_running=self.standing.was_running
         )
         try:
-            if self.loaded.unreadable is None:
+            if self.loaded_run.unreadable is None:
                 result = await self._run()
             else:
                 result = await self._ending.write_unreadable(self.refusal, self.create)
@@ -251,17 +255,17 @@ class Execution:
             self._waits.detach()
 
     async def _run(self) -> ExecutionResult:
-        ending, run, loaded = self._ending, self._run_state, self.loaded
+        ending, run, loaded_run = self._ending, self._run_state, self.loaded_run
         if (verdict := self.standing.verdict) is not None:
             return await ending.write(verdict)
-        if loaded.row.parked is not None:
+        if loaded_run.row.parked is not None:
             while await run.signals.take(RETRY) is not None:
                 pass  # they have had their effect: the run executes
         if ending.misfit is not None:
             return await ending.write(parked_verdict("version", ending.misfit))
         mark, sessions = self.standing.mark, ending.sessions
         inbox = begin(
-            run, loaded, self.agent, self.mail, create=self.create, mark=mark, sessions=sessions
+            run, loaded_run, self.agent, self.mail, create=self.create, mark=mark, sessions=sessions
         )
         ending.beginning = self._runlog.last_seq
         if (verdict := verdict_without_code(run, self.refusal, self.blocking)) is not None:
@@ -307,6 +311,7 @@ class Execution:
                 self._scheduler.end_root()
 
         def done(task: asyncio.Task[Any]) -> None:
+            # `_abandon` may have set it, and left the code behind.
             if not end_future.done():
                 end_future.set_result(None)
 
@@ -366,6 +371,7 @@ class Execution:
         now = loop.time()
         idle_s = self._idle_limit_s(hot_s, now)
         if self._suspend_timer is not None:
+            # The timer that is set fires earlier, and is set again there if the run has moved.
             if self._suspend_timer.when() <= now + idle_s:
                 return
             self._suspend_timer.cancel()

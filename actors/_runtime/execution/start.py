@@ -73,7 +73,7 @@ MAX_BLOCKED: Final = 2
 
 def begin(
     run: RunState,
-    loaded: LoadedRun,
+    loaded_run: LoadedRun,
     agent: Agent,
     mail: tuple[Arrived, ...],
     *,
@@ -82,7 +82,7 @@ def begin(
     sessions: Sessions,
 ) -> list[Message]:
     """Record how this execution begins, note its messages and its session, and return the messages."""
-    inbox = inbox_of(run, loaded, agent, mail, create=create, mark=mark)
+    inbox = inbox_of(run, loaded_run, agent, mail, create=create, mark=mark)
     for message in inbox:
         run.give(message)
     begin_session(run, sessions, inbox)
@@ -125,7 +125,7 @@ async def write_mark(log: RunLog, standing: Standing) -> bool:
 
 def spans_of(
     env: HostServices,
-    loaded: LoadedRun,
+    loaded_run: LoadedRun,
     lease: Lease,
     mail: tuple[Arrived, ...],
     *,
@@ -134,16 +134,16 @@ def spans_of(
     """Return the spans of an execution, or None if the host makes none."""
     if env.tracing is None:
         return None
-    mail = mail or loaded.messages
+    mail = mail or loaded_run.messages
     clock = env.clock
     return ExecutionSpans(
-        env.tracing, loaded, lease, clock=clock, was_running=was_running, mail=mail
+        env.tracing, loaded_run, lease, clock=clock, was_running=was_running, mail=mail
     )
 
 
 def inbox_of(
     run: RunState,
-    loaded: LoadedRun,
+    loaded_run: LoadedRun,
     agent: Agent,
     mail: tuple[Arrived, ...],
     *,
@@ -154,7 +154,7 @@ def inbox_of(
 
     Args:
         run: The run in whose log the messages are recorded.
-        loaded: The run; its messages, if it was queued.
+        loaded_run: The run; its messages, if it was queued.
         agent: The agent that executes.
         mail: The messages that start it.
         create: The run, when waiting messages start it.
@@ -162,10 +162,10 @@ def inbox_of(
     """
     log, history = run.log, run.history
     if not history.has_started:
-        payload = {"agent": str(loaded.row.agent_id), **facts_of_agent(agent, loaded.row)}
+        payload = {"agent": str(loaded_run.row.agent_id), **facts_of_agent(agent, loaded_run.row)}
         history.retry = retry_in(payload)
-        arrived = mail or loaded.messages
-        parent_agent = loaded.row.parent_agent
+        arrived = mail or loaded_run.messages
+        parent_agent = loaded_run.row.parent_agent
         if parent_agent is not None and not _names_parent([item.message for item in arrived]):
             payload["parent"] = history.parent_agent = str(parent_agent)
         if run.mode is not None:
@@ -185,9 +185,9 @@ def inbox_of(
         return [item.message.copied() for item in arrived]
     if mark is not None:
         _record_mark(run, mark)
-    elif loaded.row.status is RunStatus.SUSPENDED:
+    elif loaded_run.row.status is RunStatus.SUSPENDED:
         log.record(EntryKind.RUN_RESUMED, "", {"reason": "woken"})
-    return [message.copied() for message in recorded_inbox(history, loaded)]
+    return [message.copied() for message in recorded_inbox(history, loaded_run)]
 
 
 def _record_mark(run: RunState, mark: dict[str, JsonValue] | None) -> None:
@@ -248,11 +248,11 @@ def facts_of_agent(agent: Agent, run: RunRow) -> dict[str, JsonValue]:
     return facts
 
 
-def recorded_inbox(history: History, loaded: LoadedRun) -> list[Message]:
+def recorded_inbox(history: History, loaded_run: LoadedRun) -> list[Message]:
     """Return the messages with which the run's current generation started, as its log has them."""
     continuation = history.continuation
     if continuation is not None:
-        row, session = loaded.row, continuation.payload.get("session")
+        row, session = loaded_run.row, continuation.payload.get("session")
         return [
             Message(
                 id=derive_id("continued", row.run_id, history.generation),
@@ -312,7 +312,7 @@ _SAYING: Final = (EntryKind.LLM_CALL, EntryKind.RUN_CONTINUED)
 
 
 def agent_of_run(
-    agent: Agent, history: History, loaded: LoadedRun, mail: Sequence[Arrived]
+    agent: Agent, history: History, loaded_run: LoadedRun, mail: Sequence[Arrived]
 ) -> tuple[Agent, str | None]:
     """Return the agent that executes a run, and the run's mode, as its first message or its log names it.
 
@@ -321,18 +321,18 @@ def agent_of_run(
     """
     if not is_session(agent):
         return agent, None
-    mode = _mode_of(history, loaded, mail) or DEFAULT_MODE
+    mode = _mode_of(history, loaded_run, mail) or DEFAULT_MODE
     try:
         return agent.of_mode(mode), mode
     except ContractError as exc:
         return _NoAgent(agent.id, exc), mode
 
 
-def _mode_of(history: History, loaded: LoadedRun, mail: Sequence[Arrived]) -> str | None:
+def _mode_of(history: History, loaded_run: LoadedRun, mail: Sequence[Arrived]) -> str | None:
     """Return the mode that the run has begun in, else the one that its first message names."""
     if history.has_started:
         return history.mode
-    arrived = mail or loaded.messages
+    arrived = mail or loaded_run.messages
     return arrived[0].message.metadata.get(MODE_KEY) if arrived else None
 
 
@@ -348,7 +348,7 @@ def is_session(agent: Agent | None) -> TypeGuard[ModalAgent]:
 
 
 def with_inbox_turns(
-    verdict: Verdict, loaded: LoadedRun, history: History, mail: Sequence[Arrived] = ()
+    verdict: Verdict, loaded_run: LoadedRun, history: History, mail: Sequence[Arrived] = ()
 ) -> tuple[Verdict, tuple[NewTurn, ...]]:
     """Return the verdict on a run of a session that ends without success, and the turns its end writes.
 
@@ -358,12 +358,12 @@ def with_inbox_turns(
     is_success = not isinstance(verdict.then, Finish) or verdict.then.status is RunStatus.COMPLETED
     if is_success or any(
         entry.kind in _SAYING or entry.payload.get("effect") == "history.append"
-        for entry in loaded.entries
+        for entry in loaded_run.entries
     ):
         return verdict, ()
-    run = loaded.row
-    messages = recorded_inbox(history, loaded) or [
-        arrived.message for arrived in mail or loaded.messages
+    run = loaded_run.row
+    messages = recorded_inbox(history, loaded_run) or [
+        arrived.message for arrived in mail or loaded_run.messages
     ]
     user_turns: list[ChatMessage] = []
     for message in messages:

@@ -189,6 +189,7 @@ class Setbacks:
         code would make the same refused commit again at once.
         """
         count = self._counts.get(run_id)
+        # The log has grown since: the run has made progress, and its earlier setbacks do not count.
         if count is None or count.at != setback.at:
             count = self._counts[run_id] = _Count(setback.at)
         count.setbacks += 1
@@ -200,6 +201,7 @@ class Setbacks:
         elif count.setbacks == 1:
             return 0.0
         earlier_count = count.setbacks - (2 if setback.refusal is None else 1)
+        # The exponent is bounded, too: after many failures the power would be too large for a float.
         pause_s = min(FIRST_PAUSE_S * 2 ** min(max(earlier_count, 0), 9), LONGEST_PAUSE_S)
         return float(pause_s * (1 + JITTER * self._chance()))
 

@@ -133,6 +133,7 @@ class RunLog:
     async def _await_durable(self, seq: int) -> None:
         """Return when the log is durable up to `seq`, or when the caller has to flush."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The id decides between branches that wait for the same entry: futures cannot be compared.
         heapq.heappush(self._branches, (seq, id(waiter), waiter))
         try:
             await waiter
@@ -161,6 +162,8 @@ class RunLog:
         self._in_flight = True
         try:
             if waits is not None or writes.is_commit:
+                # Before the write: what a branch records meanwhile rides with the next flush, and is not lost
+                # with this set.
                 self.writes = WriteSet()
                 await self._commit(writes, CONTINUE, waits)
             else:
@@ -177,8 +180,8 @@ class RunLog:
                 self.on_progress()
         except RunSuspended:
             raise
+        # The store may have written or not, and only it can tell: the run is loaded again.
         except BaseException as exc:
-            # The store may have written or not, and only it can tell: the run is loaded again.
             self.break_off(exc)
             if isinstance(exc, ActorsError | asyncio.CancelledError):
                 raise RunSuspended from exc
@@ -280,6 +283,7 @@ class RunLog:
 
         Its code has ended, and nothing is flushed any more but by `commit_end`.
         """
+        # Before the wait: a flush that began beside the run now would write behind its terminal entry.
         self._is_ending = True
         while self._in_flight:
             await self._await_flight()
@@ -333,6 +337,7 @@ class RunLog:
 
     def break_off(self, reason: BaseException | CommitOutcome) -> None:
         """Give up this execution: nothing more is written, and all branches unwind."""
+        # The first reason counts: an error of the unwinding branches would hide it.
         if self.break_reason is None:
             self.break_reason = reason
             self._let_branches_go()

@@ -356,7 +356,7 @@ class Ahead(Generic[T]):
         self._has_slot.set()
         return self._read.popleft()
 
-    def known(self) -> T | None:
+    def peek(self) -> T | None:
         """Return the next value if it is there already, and leave it there."""
         return self._read[0] if self.has_next() and self._read else None
 

@@ -429,7 +429,7 @@ class ComposedOperators(_OfParts, MemoryOperators):
     async def redrive_run(self, run_id: RunId) -> Submitted:
         submitted = await super().redrive_run(run_id)
         if submitted.arrived is not None:
-            await self._parts.keep(self._rows.record(submitted.run_id).loaded().messages)
+            await self._parts.keep(self._rows.record(submitted.run_id).to_loaded_run().messages)
             await self._parts.queue(submitted.run_id)
         return submitted
 

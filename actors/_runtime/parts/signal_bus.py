@@ -85,6 +85,7 @@ class InMemorySignalBus:
         try:
             async with asyncio.timeout(timeout):
                 return unpack(await future)
+        # A timeout or a cancellation may come in the same turn of the loop as the signal, which would be lost.
         except BaseException:
             if future.done() and not future.cancelled():
                 # The future got the signal but its caller is gone: the next caller gets it first.

@@ -240,14 +240,14 @@ class ScopeGroup(Group):
 
     def __init__(self, parent: Branch) -> None:
         super().__init__(parent)
-        self.joined: set[Branch] = set()
+        self.joined_branches: set[Branch] = set()
         """Children whose error the parent has seen already."""
 
     @property
     @override
     def failed(self) -> Branch | None:
         """The child that failed first, of those whose error the parent has not seen."""
-        while self._failures and self._failures[0] in self.joined:
+        while self._failures and self._failures[0] in self.joined_branches:
             self._failures.popleft()
         return super().failed
 

@@ -136,6 +136,8 @@ class History:
         history.retry = retry_in(first)
         failed_attempts = [e for e in current if e.kind == K.RUN_ATTEMPT_FAILED]
         history.attempt = 1 + len(failed_attempts)
+        # An attempt that gave messages back is no failure of those that it kept: the retry policy does not
+        # count it.
         history.failures = [e.ts for e in failed_attempts if "kept" not in e.payload]
         history._limits = [(e.seq, int(str(e.payload["retry_from"]))) for e in failed_attempts]
         # The error that ended an attempt is not met again: its effect executes anew in the next attempt.
@@ -152,11 +154,11 @@ class History:
         return history
 
     @classmethod
-    def of_run(cls, loaded: LoadedRun) -> History:
+    def of_run(cls, loaded_run: LoadedRun) -> History:
         """Return the fold of a run's log; of one that cannot be read only where it ends."""
-        history = cls.of(loaded.entries)
-        if loaded.unreadable is not None:
-            history.last_seq, history.attempt = loaded.row.last_seq, loaded.row.attempt
+        history = cls.of(loaded_run.entries)
+        if loaded_run.unreadable is not None:
+            history.last_seq, history.attempt = loaded_run.row.last_seq, loaded_run.row.attempt
         return history
 
     @property
@@ -238,6 +240,7 @@ class History:
             entries.abandonment = entry
             self._abandoned_calls.append(entries)
         else:
+            # The beginning here is that of another call at this position, and is no part of this result.
             if entries.begin is not None and not _belongs(entries.begin, entry):
                 entries.begin = None
             entries.end, entries.ends_void = entry, is_void

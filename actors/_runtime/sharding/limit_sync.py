@@ -134,6 +134,7 @@ class Limiting:
                 return
             try:
                 grants = await self._store.exchange(self._owner, claims)
+            # Also a cancellation: the store may have granted slots, and the answer that says so is lost.
             except BaseException:
                 self._admission.mark_unanswered(claims)
                 raise

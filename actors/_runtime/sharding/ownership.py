@@ -106,6 +106,7 @@ class Ownership:
 
     async def leave(self) -> None:
         """Serve no shards any more: heartbeats then name them all as surplus, and idle ones go at once."""
+        # Before the heartbeat: a claim that ends behind it would take shards that no heartbeat names any more.
         await self.claim_no_more(limit_s=LEAVE_LIMIT_S)
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
@@ -113,6 +114,7 @@ class Ownership:
                 self.on_report(
                     await self._store.shards.heartbeat(self.owner, self._worker.held.leases)
                 )
+        # Best effort: without it other hosts wait until this one has released its shards.
         except (ActorsError, TimeoutError) as exc:
             _log.warning("other hosts are not told that this one leaves", exc_info=exc)
 
@@ -126,6 +128,7 @@ class Ownership:
 
     async def stop(self) -> None:
         """Release all shards. Other hosts no longer count on this one, also if it had none."""
+        # First: a hint from now on would start reads of shards that are being released.
         self._store.set_nudge_hook(None)
         if self._declared is not None:
             await self._serve_nothing()
@@ -149,6 +152,8 @@ class Ownership:
             )
             for lease in leases:
                 self._worker.adoption.grant(lease)
+            # `claim_no_more` was called while the store answered: these shards are released soon, so their rows
+            # are not read.
             if self._is_stopping:
                 return
             await self._recovery.load()
@@ -193,10 +198,12 @@ class Ownership:
 
     def on_report(self, report: HostReport) -> None:
         """Act on what a heartbeat said: stop acting for lost shards first."""
+        # Before anything else: their new owners may execute the same runs now.
         lost_leases = self._worker.adoption.give_up(report.lost)
         if lost_leases:
             shards = [lease.shard for lease in lost_leases]
             _log.warning("shards were lost to other hosts", extra={"shards": shards})
+        # The host has not started yet, and `start` claims anyway.
         if not self._notifications.is_open:
             return
         if report.unknown or report.lost:
@@ -253,6 +260,7 @@ class Rebalancer:
                 (busy if is_busy[lease.shard] else idle).append(lease)
         if idle:
             self._start(self._release_leases(idle), idle, tasks)
+        # One drain at a time: a heartbeat names the surplus again and again while executions end.
         if busy and not self._is_draining:
             self._is_draining = True
             self._start(self._drain(busy), busy, tasks)
@@ -284,6 +292,8 @@ class Rebalancer:
             released_leases = [lease for lease in busy_leases if self._hand_over_runs(lease)]
             kept_shards = [lease.shard for lease in busy_leases if lease not in released_leases]
             if kept_shards:
+                # An effect that must not happen twice is under way: the shard stays, and is named again by a
+                # later heartbeat.
                 self._releasing.difference_update(kept_shards)
                 self._worker.keep(kept_shards)
             busy_leases = await self._release_idle(released_leases, limit_s=LEAVE_S)
@@ -351,6 +361,7 @@ class Recovery:
     async def load(self) -> None:
         """Load the runs of newly claimed shards. A shard whose read failed is read again."""
         while shards := self._adoption.begin():
+            # Rows that were read before a rollback must not be taken for the state after it.
             incarnation = self._incarnations
             # First: what comes for one of them from now on finds it, what came before is in the rows.
             await self._read_sleepers(shards)
@@ -385,6 +396,7 @@ class Recovery:
         Messages are read again from where the scan before the last one ended: numbers are drawn before
         they commit, and no transaction lives as long as two scans.
         """
+        # Taken out first: a read that fails again is added again, and waits for the next scan.
         failed_reads, self._failed_reads = self._failed_reads, []
         for read in failed_reads:
             self.soon(read, name="what a hint left")
@@ -395,6 +407,7 @@ class Recovery:
                 # Skip runs that this host knows: thousands of children of one parent may wait for a slot.
                 if nudge.kind != "run" or not self._adoption.knows(nudge.run_id):
                     self._publish(nudge)
+        # That scan reads all messages that wait, so what this one would read is among them.
         if self._is_scanning_messages:
             return
         if self._last < 0:
@@ -422,8 +435,8 @@ class Recovery:
             return
         if nudge.kind == "run":
             reading = self._worker.held.readings
-            for loaded in await self._store.reads.load([run_id]):
-                self._adoption.adopt(loaded.row, loaded.messages, reading=reading)
+            for loaded_run in await self._store.reads.load([run_id]):
+                self._adoption.adopt(loaded_run.row, loaded_run.messages, reading=reading)
         elif agent_id is not None:
             row = await self._store.reads.run(run_id)
             if row is not None and row.cancel_requested is not None:
@@ -453,8 +466,8 @@ class Recovery:
                 if self._registry.is_served(run.agent_id)
             ]
             boot_messages = {
-                loaded.row.run_id: loaded.messages
-                for loaded in await self._store.reads.load(queued_ids)
+                loaded_run.row.run_id: loaded_run.messages
+                for loaded_run in await self._store.reads.load(queued_ids)
             }
             for row in page:
                 # A run that this worker holds already may be further than its row says.
@@ -474,6 +487,7 @@ class Recovery:
                 wake = run.wake
                 if run.parked is not None or (wake is not None and (wake.signals or wake.runs)):
                     scope.start(self._check_signals(run), name=f"signals of {run.run_id}")
+            # A limit of its own: a read that never returns must not keep the shard from starting.
             await scope.settle(limit_s=_SIGNALS_LIMIT_S)
 
     async def _check_signals(self, run: RunRow) -> None:
@@ -486,9 +500,8 @@ class Recovery:
             if wake.runs:
                 names += [answer.key for answer in await self._store.reads.answers(run.run_id)]
         except ActorsError:
-            names = list(
-                awaited_names
-            )  # a replay polls again, and writes nothing when there is none
+            # Woken in vain at worst: a replay polls again, and writes nothing if there is no signal.
+            names = list(awaited_names)
         is_parked = run.parked is not None
         if any(
             name in awaited_names or (is_parked and name.startswith(RESERVED)) for name in names
@@ -506,6 +519,7 @@ class Recovery:
     async def _scan_old_cycles(self) -> None:
         try:
             while shards := tuple(self._may_have_cycles):
+                # Before the scan: a shard that is loaded during it is scanned in the next turn.
                 self._may_have_cycles.clear()
                 try:
                     await self._scan_cycles(shards, younger_than_s=_ANY_AGE_S)

@@ -232,13 +232,13 @@ def execution_before(entries: Sequence[RunLogEntry], seq: int) -> int | None:
     return None
 
 
-def reason_of(loaded: LoadedRun, *, was_running: bool) -> str:
+def reason_of(loaded_run: LoadedRun, *, was_running: bool) -> str:
     """Return why the execution begins."""
-    if not loaded.entries:
+    if not loaded_run.entries:
         return "started"
     if was_running:
         return "recovered"
-    return _REASONS.get(loaded.entries[-1].kind, "woken")
+    return _REASONS.get(loaded_run.entries[-1].kind, "woken")
 
 
 def end_of(then: Then | None) -> str:

@@ -176,17 +176,17 @@ class ExecutionSpans:
     def __init__(
         self,
         tracing: Tracing,
-        loaded: LoadedRun,
+        loaded_run: LoadedRun,
         lease: Lease,
         *,
         clock: Clock,
         was_running: bool,
         mail: Sequence[Arrived],
     ) -> None:
-        self._tracing, self._loaded, self._clock = tracing, loaded, clock
+        self._tracing, self._loaded_run, self._clock = tracing, loaded_run, clock
         self._begin = clock.now()
-        self._seq = loaded.entries[-1].seq if loaded.entries else -1
-        self._root = root_span(loaded.row, tracing.ratio)
+        self._seq = loaded_run.entries[-1].seq if loaded_run.entries else -1
+        self._root = root_span(loaded_run.row, tracing.ratio)
         self.header: str = self._root.header()
         self.session: str | None = None
         if self._root.is_sampled:
@@ -197,23 +197,23 @@ class ExecutionSpans:
         self._interrupted: deque[tuple[Span, int]] = deque(maxlen=MAX_INTERRUPTED)
 
     def _ids(self, seq: int) -> SpanPlace:
-        span_id = execution_span_id(self._loaded.row.run_id, seq)
+        span_id = execution_span_id(self._loaded_run.row.run_id, seq)
         return SpanPlace(self._root.trace_id, span_id, self._root.flags)
 
     def _begin_span(self, lease: Lease, *, was_running: bool, mail: Sequence[Arrived]) -> Span:
         links = [link for item in mail[1:] for link in link_to(caused_by(item.message.metadata))]
-        previous_seq = facts.execution_before(self._loaded.entries, self._seq)
+        previous_seq = facts.execution_before(self._loaded_run.entries, self._seq)
         if previous_seq is not None:
             links.append(Link(context_of(self._ids(previous_seq))))
             if was_running:
                 # The host of that execution was lost: its span is made from its entries in the log.
-                entries = [entry for entry in self._loaded.entries if entry.seq > previous_seq]
+                entries = [entry for entry in self._loaded_run.entries if entry.seq > previous_seq]
                 span = self._start_span(
                     previous_seq, entries[0].ts, (), {"callboard.turn.end": "lost"}
                 )
                 self._tracing.mark_failed(span, "host_lost", "")
                 span.end(nanoseconds(entries[-1].ts))
-        reason = facts.reason_of(self._loaded, was_running=was_running)
+        reason = facts.reason_of(self._loaded_run, was_running=was_running)
         return self._start_span(
             self._seq,
             self._begin,
@@ -228,7 +228,7 @@ class ExecutionSpans:
     def _start_span(
         self, seq: int, at: datetime, links: Sequence[Link], attributes: Attributes
     ) -> Span:
-        run_id = self._loaded.row.run_id
+        run_id = self._loaded_run.row.run_id
         return self._tracing.start(
             "runtime.turn",
             at,
@@ -263,7 +263,7 @@ class ExecutionSpans:
                 self._tracing.mark_failed(self._span, "attempt_failed", "")
             self._span.end(nanoseconds(now))
         if isinstance(then, Finish):
-            row, entries = self._loaded.row, self._loaded.entries
+            row, entries = self._loaded_run.row, self._loaded_run.entries
             self._tracing.export_run(
                 row, entries, then, at=now, begin=self._begin, session=self.session
             )
@@ -279,7 +279,7 @@ class ExecutionSpans:
             system=self._tracing.system,
             kind=kind,
             target=target,
-            run_id=self._loaded.row.run_id,
+            run_id=self._loaded_run.row.run_id,
         )
         if message_id is not None:
             attributes["messaging.message.id"] = message_id
@@ -297,7 +297,7 @@ class ExecutionSpans:
         span = self._tracing.start(
             facts.name_of(call),
             self._clock.now(),
-            attributes=facts.of_effect(self._loaded.row, call, session=self.session),
+            attributes=facts.of_effect(self._loaded_run.row, call, session=self.session),
             kind=SpanKind.CLIENT if call.verb == "llm" else SpanKind.INTERNAL,
         )
         token = attach(trace.set_span_in_context(span))
@@ -307,6 +307,7 @@ class ExecutionSpans:
             value = await call.execute()
             span.set_attributes(facts.of_hits(call, value))
             self._show_result(span, call.verb, value)
+        # Also a cancellation and `SystemExit`: a span without a status would look like a success.
         except BaseException as exc:
             self._tracing.mark_failed(span, type(exc).__qualname__, str(exc))
             raise
@@ -324,13 +325,14 @@ class ExecutionSpans:
         if not self._span.is_recording():
             yield
             return
-        name, attributes = facts.of_embedding(self._loaded.row, model, session=self.session)
+        name, attributes = facts.of_embedding(self._loaded_run.row, model, session=self.session)
         span = self._tracing.start(
             name, self._clock.now(), attributes=attributes, kind=SpanKind.CLIENT
         )
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield
+        # Also a cancellation: a span without a status would look like a success.
         except BaseException as exc:
             self._tracing.mark_failed(span, type(exc).__qualname__, str(exc))
             raise
@@ -356,8 +358,8 @@ class ExecutionSpans:
         wait_span = WaitSpan(self._tracing, verb, self._start_wait(verb))
         try:
             yield wait_span
+        # Exported with the execution's span: an execution that is woken in vain exports no spans.
         except BaseException:
-            # Exported with the execution's span: an execution that is woken in vain exports no spans.
             wait_span.span.set_attribute("callboard.wait.end", "interrupted")
             self._interrupted.append((wait_span.span, nanoseconds(self._clock.now())))
             raise
@@ -370,7 +372,7 @@ class ExecutionSpans:
             verb,
             self._clock.now(),
             kind=_WAITS.get(verb, SpanKind.INTERNAL),
-            attributes=facts.of_wait(self._loaded.row, verb, system=self._tracing.system),
+            attributes=facts.of_wait(self._loaded_run.row, verb, system=self._tracing.system),
         )
 
 

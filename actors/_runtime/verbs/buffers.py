@@ -79,6 +79,7 @@ class Buffer(Generic[F]):
                 self.is_current = True
                 try:
                     self.on_found(await self._read())
+                # Also a cancellation: without it the next reader would take an empty buffer for current.
                 except BaseException:
                     self.is_current = False  # its branch was closed: the next one reads
                     raise

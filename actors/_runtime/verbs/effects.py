@@ -185,6 +185,7 @@ class Effects:
         is_decided = entries is not None and entries.decision is not None
         if call.mode is EffectMode.IDEMPOTENT:
             return await self._settle(branch, call, intent=not is_open)
+        # Counted before the intent: a host that leaves now gives the effect time to end, else it is in doubt.
         run.unrepeatable += 1
         try:
             return await self._settle(
@@ -243,11 +244,14 @@ class Effects:
             await run.log.durable(branch, needed_seq if is_idempotent else run.log.last_seq)
             if call.counted:
                 call.tokens_left = await tokens_left(run)
+            # Another host may own the shard soon and execute the same effect: wait for the renewed lease.
             if not run.may_act():
                 await run.until_may_act()
             # A flush is never cut off, so a branch that was closed meanwhile sees it here.
             run.scheduler.raise_if_interrupted(branch)
             return await self._execute(branch, call)
+        # Also a cancellation and an eviction: without this the scheduler would count the branch as working for
+        # ever.
         except BaseException as exc:
             run.scheduler.live.interrupted(branch, call.verb, exc)
             raise
@@ -266,6 +270,7 @@ class Effects:
             problem = f"the tree of run {run.run_id} has used up its budget ({limit})"
             return call.entry(status="error", error=record_error(BudgetExhaustedError(problem)))
 
+        # A commit that is over the budget names one position, so it begins one model call at most.
         async with run.model_call_lock:
             await run.log.durable(branch, run.log.last_seq)
             run.scheduler.raise_if_interrupted(branch)
@@ -278,6 +283,7 @@ class Effects:
         if hooks and call.verb in STARTS:
             await hooks.dispatch(STARTS[call.verb], name=call.name, position=call.position)
         if call.tool_call_id:
+            # Before the function is called: from here on it may have acted, whatever it raises.
             self._run.begun_calls.add(call.tool_call_id)
         token = executing.set((call, self._run))
         payload = call.entry()
@@ -431,6 +437,7 @@ def bounded(
         while True:
             try:
                 return await call_once()
+            # What an author's function raises is unknown: the retry policy says which classes are tried again.
             except Exception as exc:
                 wait = _retry_wait(exc, retry, attempt, chance())
                 if wait is None:

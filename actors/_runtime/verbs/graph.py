@@ -43,11 +43,11 @@ class GraphStep:
     """A position in the log for records of a graph.
 
     Attributes:
-        known: The records that the log has here, or None if it has none yet.
+        recorded: The records that the log has here, or None if it has none yet.
         seq: Seq of their entry, or -1 if there is no entry yet.
     """
 
-    known: list[dict[str, Any]] | None
+    recorded: list[dict[str, Any]] | None
     seq: int
     _call: Call
 
@@ -134,7 +134,7 @@ class GraphVerbs:
         *,
         rides: bool,
         reconcile: Reconcile | None = None,
-        model_facts: Mapping[str, str] | None = None,
+        model_call: Mapping[str, str] | None = None,
     ) -> tuple[str, JsonValue]:
         """Return the position of an attempt of an effect, and what it gave: durable now.
 
@@ -147,7 +147,8 @@ class GraphVerbs:
                 more, and raises nothing.
             rides: True if it may execute before the steps that led to it are durable: see `EffectCall`.
             reconcile: As for `RunContext.step`. It returns checked JSON data as `execute` does.
-            model_facts: Facts of a model call, shown with pieces of its answer. The tree's budget counts it.
+            model_call: Facts of a model call, shown with pieces of its answer; None if the effect is no call of
+                a model. The tree's budget counts the call.
 
         Raises:
             EffectInDoubtError: It may have happened before a crash, and `reconcile` does not know.
@@ -168,8 +169,8 @@ class GraphVerbs:
             rides=rides,
             checked=True,
         )
-        if model_facts is not None:
-            call.execute = partial(self._asking, call, model_facts, execute)
+        if model_call is not None:
+            call.execute = partial(self._asking, call, model_call, execute)
             call.counted = is_counted(self._run.row.supervision)
             call.on_recorded = self._spend if call.counted else None
         value = await self._effects.perform(call)
@@ -201,7 +202,7 @@ class GraphVerbs:
         return run_ids
 
     def wait_key(self, first_key: str, *, is_taken: bool) -> str:
-        """Return the key of a wait that begins here: `first`, unless the run has waited for that.
+        """Return the key of a wait that begins here: `first_key`, unless the run has waited for that.
 
         Args:
             first_key: The key of the first wait with a name.

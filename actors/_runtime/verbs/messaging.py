@@ -146,11 +146,13 @@ class Messaging:
             check_text_of(f"reason of ctx.{verb}", reason)
             return known_id(target)
         except ContractError:
+            # The call takes its position although it fails: what follows has the same positions on a replay.
             Call(self._run, verb)
             raise
 
     async def _find_run(self, run_id: RunId) -> RunRow:
         row = await reading(self._run.log, lambda: self._store.reads.run(run_id))
+        # The same error for both: a run of another tenant must not be seen to exist.
         if row is None or row.agent_id.tenant != self._run.agent_id.tenant:
             raise UnknownRunError(run_id)
         return row

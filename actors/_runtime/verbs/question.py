@@ -207,6 +207,7 @@ class Ask(Question):
             return store.lists.run_of_message(self._agent_id, run.sender, self.key)
 
         row = await reading(run.log, look_up)
+        # The run has ended, and the time was over before its answer came: its end counts.
         if row is not None and row.status.is_terminal:
             return self.entry_of_answer(answer_of_row(run.run_id, self.key, row))
         payload: Payload = {
@@ -300,6 +301,7 @@ class Questions:
         question = ApprovalQuestion(call, request, timeout)
         if not question.resume():
             question.ask(request, call_id)
+        # An answer may be stored before the wait begins, without a hint for this execution.
         self._run.answers.invalidate()
         await call.begin()
         return _approval_of(*await self._waits.answer(question))
@@ -315,6 +317,7 @@ class Questions:
         question = ClientQuestion(call, request)
         if not question.resume():
             question.ask(request)
+        # An answer may be stored before the wait begins, without a hint for this execution.
         self._run.answers.invalidate()
         await call.begin()
         return (await self._waits.answer(question))[1].get("result")
@@ -337,6 +340,7 @@ async def find(call: Call, store: RunStore, run_id: RunId) -> RunRow | Answer | 
     join_payload = run.history.joined_runs.get(run_id)
     if join_payload is not None:
         return _answer_of(run.run_id, join_payload)
+    # A run that this one has just spawned is in the store only then, and would count as unknown.
     await run.log.durable(call.branch, run.log.last_seq)
     row = await reading(run.log, lambda: store.reads.run(run_id))
     if row is None or row.agent_id.tenant != run.agent_id.tenant:

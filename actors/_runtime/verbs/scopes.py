@@ -141,7 +141,7 @@ class Scope:
             await self._run.scheduler.group(group, "scope")
         finally:
             group.waits_for = None
-        group.joined.add(branch)
+        group.joined_branches.add(branch)
         if branch.closed:
             raise CancellationError("this branch of the scope was cancelled")
         if branch.error is not None:
@@ -183,6 +183,7 @@ def _closing_unless_done(coros: Sequence[Coroutine[Any, Any, Any]]) -> Iterator[
     """Close the coroutines if the block raises, so that none is left that was never awaited."""
     try:
         yield
+    # Also a cancellation: Python warns of each coroutine that was never awaited.
     except BaseException:
         for coro in coros:
             coro.close()

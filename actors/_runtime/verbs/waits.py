@@ -315,6 +315,8 @@ class Waits:
                 if wait.result is not None and not branch.has_input:
                     await run.log.durable(branch, wait.result.seq)
             await run.scheduler.await_resume(branch, wait.verb)
+        # Also a cancellation and an eviction: without this the scheduler would count the branch as working for
+        # ever.
         except BaseException as exc:
             run.scheduler.live.interrupted(branch, wait.verb, exc)
             raise
@@ -340,11 +342,13 @@ class Waits:
         self._mail.put_back(mail)
         if self._run.scheduler.go_on_working(wait.branch):
             self.open_waits.open(wait)
+            # Taken back before anything was given to the code: the branch waits on as if nothing had come.
             wait.result = None
 
     async def _pause(self, wait: PendingWait) -> None:
         """Wait until a notification that there may be something, or the time has come."""
         scheduler, alarm = self._run.scheduler, None
+        # An alarm of the clock, not a timer of the loop: the clock of the store may jump.
         if wait.at is not None:
             alarm = Alarm(self._run.clock, wait.at, partial(scheduler.woken, wait.branch))
         if wait.row is not None and scheduler.live.working > self.open_waits.polling_count:
@@ -602,6 +606,7 @@ class OpenWaits:
 
     def close(self, wait: PendingWait) -> None:
         """Forget a wait that is over, if that was not done."""
+        # A wait is closed when its end is recorded, and again when its branch leaves it.
         if wait not in self._open:
             return
         self._open.remove(wait)

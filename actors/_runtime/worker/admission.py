@@ -160,6 +160,7 @@ class WaitQueue(Generic[E]):
 
     def put(self, item: E) -> None:
         """Queue an item. One that was notified in vain is the next of its lane."""
+        # It was the next one already: behind the others of its lane it would wait a second time.
         was_notified = item in self.notified
         self.notified.discard(item)
         self.waiting.offer(
@@ -224,6 +225,7 @@ class Slots(Generic[E]):
         """Note that the limit was changed, or that slots may be free elsewhere, or be wanted there."""
         if is_changed or len(self.queue):
             self._last_demand = 0
+        # Another host may want the slots that are held here: with contention they are not kept for later.
         self._is_contended = self._is_contended or self.held > 0
 
     def due_at(self, now: float) -> float | None:
@@ -254,6 +256,7 @@ class Slots(Generic[E]):
 
     def apply(self, grant: Grant, now: float) -> None:
         """Take over the answer to a claim."""
+        # New slots may stay unused for `LINGER_S` from now on, before they are returned.
         if grant.held > self._usable:
             self._spare_since = now
         self.held, self._share, self._is_contended = grant.held, grant.share, grant.contended
@@ -420,6 +423,7 @@ class Admission(Generic[E]):
         self._requeue(limiter.queue.notify(free=limiter.free))
 
     def _requeue(self, items: Sequence[E]) -> None:
+        # Each is put in front, so the last one first keeps their order.
         for item in reversed(items):
             self._ready.offer(item, priority=item.priority, tenant=item.agent_id.tenant, first=True)
 
@@ -462,6 +466,7 @@ class Admission(Generic[E]):
         """Remove a limiter. Runs queued on it are admitted by the remaining limiters."""
         if limiter is None:
             return
+        # A copy: entries are removed in the loop.
         for item in [item for item, at in self._queued_on.items() if at is limiter]:
             del self._queued_on[item]
         self._requeue(limiter.queue.take_all())

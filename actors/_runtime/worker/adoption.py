@@ -58,6 +58,7 @@ class ShardAdoption:
         """
         is_queued = run.status is RunStatus.PENDING and run.last_seq < 0
         mailbox = self._mailboxes.of(run.agent_id, reading=reading)
+        # The row was read before the run ended here: adopted, it would hold its agent for ever.
         if mailbox is None or run.run_id in mailbox.ended:
             return
         mailbox = self._give_way(mailbox, run, is_queued=is_queued)
@@ -106,6 +107,7 @@ class ShardAdoption:
         An execution with a durable entry continues. Its next write, or `adopt`, shows whether the store
         still has that entry. Other executions have had no effect yet and are dropped.
         """
+        # A copy: executions without a durable entry leave the map in the loop.
         for run_id, execution in list(self._executing.items()):
             if not execution.invalidate():
                 del self._executing[run_id]
@@ -113,6 +115,8 @@ class ShardAdoption:
         for lease in self._held.leases:
             self._held.read_anew(lease.shard)
         self._mailboxes.invalidate({e.lease.agent_id for e in self._executing.values()})
+        # Rows of runs that were submitted here may have been rolled back: what is in memory must not start
+        # them.
         self._state.fresh.clear()
         self._state.refusals.clear()
         self._state.completions.release_all()
@@ -133,6 +137,7 @@ class ShardAdoption:
         A lease of another epoch, claimed since, stays.
         """
         lease = self._held.get(shard)
+        # A late answer about the old epoch must not take away the shard that was claimed since.
         if lease is not None and lease.epoch == epoch:
             _log.warning("a shard was lost to another host", extra={"shard": shard})
             self.give_up([lease])
@@ -167,6 +172,7 @@ class ShardAdoption:
         mailbox = self._mailboxes.presumed(timer.agent_id, timer.run_id)
         if mailbox is None:
             return
+        # Of such a run nothing but a hint is known, so its mailbox has no time to wake it at.
         if mailbox.presumed and mailbox.is_evicted:
             mailbox.evict(mailbox.holding, wake_at=timer.at, wants_mail=False)
         self._dispatcher.remind(mailbox)

@@ -144,6 +144,7 @@ class Dispatcher:
             _log.warning("an operator's decision is looked for again", exc_info=exc)
             asyncio.get_running_loop().call_later(TRY_AGAIN_S, self.wake_by_signal, mailbox)
             return
+        # The run may have ended, or wait for something else, since the store was asked.
         if is_decided and mailbox.run_id == run_id and mailbox.holding is holding:
             self.wake(mailbox)
 
@@ -161,6 +162,8 @@ class Dispatcher:
         """Try an agent again after a pause, as it could not be executed."""
         if self.is_stopping or not self._mailboxes.is_known(mailbox):
             return
+        # The timer is not cancelled when the run goes on by other means: the revision shows that it came too
+        # late.
         run_id, revision = mailbox.run_id, mailbox.revision
         mailbox.holding = Holding.BACKOFF if run_id is not None else Holding.NOTHING
 
@@ -197,6 +200,7 @@ class Dispatcher:
     def start_ready(self) -> None:
         """Start ready agents, as far as the capacity and the limits allow."""
         while self._ready and self._starts_left and not self.is_stopping:
+            # A run that waits in memory holds no slot: else a host full of waiting runs would start nothing.
             if self.load - self._idle.count >= self._capacity:
                 return  # no slot is free
             [mailbox] = self._ready.take(1)
@@ -270,6 +274,7 @@ class MailboxLoader:
 
     def beside(self, mailbox: Mailbox) -> None:
         """Read while the run that holds the agent goes on, unless that is under way."""
+        # One read at a time: a second one would ask the store for the same rows.
         if not mailbox.is_reading:
             mailbox.is_reading = True
             self._tasks.start(self._fill_beside(mailbox), name=f"messages of {mailbox.agent_id}")
@@ -322,6 +327,7 @@ class Holders:
                 _log.warning("who holds an agent is read again", exc_info=exc)
                 await asyncio.sleep(READ_AGAIN_S)
                 continue
+            # Asked again meanwhile: this answer may be from before the change that made it necessary.
             if self._latest.get(mailbox) == number:
                 del self._latest[mailbox]
                 self._apply(mailbox, run)

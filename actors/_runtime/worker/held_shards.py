@@ -51,6 +51,7 @@ class HeldShards:
     @property
     def leases(self) -> tuple[ShardLease, ...]:
         """The leases of all held shards. May be read in any thread."""
+        # A copy: the heartbeat's thread iterates while the loop grants and removes leases.
         return tuple(self._leases.values())
 
     @property
@@ -147,6 +148,7 @@ class Completions:
                 if not waiters:
                     del self._waiters[run_id]
 
+        # A caller that gives up leaves no entry behind: its future would stay until the run ends, or for ever.
         waiter.add_done_callback(forget)
         return waiter
 
@@ -164,5 +166,6 @@ class Completions:
 
     def release_all(self) -> None:
         """Complete all futures with None, so that each caller reads its run's row and waits there."""
+        # A copy: `complete` takes each run out.
         for run_id in list(self._waiters):
             self.complete(run_id, None)

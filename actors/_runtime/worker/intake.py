@@ -140,12 +140,14 @@ class Intake:
     def mail_waits(self, agent_id: AgentId, arrival: int | None = None) -> None:
         """Note that an agent has messages in the store: this one, or some. They are read when needed."""
         mailbox = self._mailboxes.of(agent_id)
+        # A scan names messages again whose hint came: to read each of them again would cost a query an agent.
         if mailbox is not None and (arrival is None or not mailbox.knows(arrival)):
             mailbox.note_mail()
             self._on_messages_read(mailbox)
             self._dispatcher.consider(mailbox)
 
     def _on_messages_read(self, mailbox: Mailbox) -> None:
+        # The shard may have been lost while the messages were read: its runs here must not be woken.
         if self._mailboxes.is_known(mailbox):
             self._notify_of_messages(mailbox)
 
@@ -157,6 +159,7 @@ class Intake:
             self._mailboxes.ask(mailbox)  # whether it wants messages is not known
             return
         execution = self._executing.get(mailbox.run_id)
+        # The execution is being evicted and did not see the message: it is woken again once it is rows.
         if execution is not None and not execution.notify_mail():
             mailbox.nudged = True
         if mailbox.holding is Holding.SUSPENDED and mailbox.wants_mail:
@@ -182,6 +185,8 @@ class Intake:
         execution = self._executing.get(cycle.run_id)
         if execution is not None and execution.fail_wait(cycle):
             return
+        # Kept for the next execution: this one is being evicted, or there is none, and the wait would never
+        # end.
         self._state.refusals[cycle.run_id] = {cycle.position: wait_cycle_error(cycle)}
         if execution is not None:
             mailbox.nudged = True
@@ -210,6 +215,7 @@ class Intake:
         try:
             await self.cancel_waiting(mailbox, run_id)
         except ActorsError as exc:
+            # The next owner of the shard finds the cancel flag in the row.
             if self._dispatcher.is_stopping or not self._mailboxes.is_known(mailbox):
                 return
             _log.warning("the cancel of a run is tried again", extra={"run": run_id}, exc_info=exc)
@@ -222,6 +228,7 @@ class Intake:
         loaded_runs = await self._store.reads.load([run_id])
         lease = self._state.held.get(mailbox.shard)
         if mailbox.run_id == run_id:
+            # A hint named the run, and may be older than its end: the row has to say that it holds the agent.
             self._mailboxes.confirms(mailbox, loaded_runs)
         if not loaded_runs or lease is None:
             self._mailboxes.forget_empty(mailbox)
@@ -247,19 +254,20 @@ class Intake:
         try:
             agent = self.env.agents.find(agent_id)
             return agent, clears_in_store(agent)
+        # An author's factory may raise anything; the cancelled run has to end without it.
         except Exception:  # noqa: BLE001 - code of the author's
             _log.warning(
                 "an agent could not be made", extra={"agent": str(agent_id)}, exc_info=True
             )
             return None, False
 
-    async def _end_cancelled(self, lease: ShardLease, loaded: LoadedRun) -> bool:
+    async def _end_cancelled(self, lease: ShardLease, loaded_run: LoadedRun) -> bool:
         """Write the terminal entry of a run without its code; return False if the run has changed meanwhile."""
-        run = loaded.row
+        run = loaded_run.row
         if run.status.is_terminal:
             return True
         policy = run.supervision.retention if run.supervision is not None else HistoryRetention.RUN
-        history = History.of(loaded.entries)
+        history = History.of(loaded_run.entries)
         verdict = with_orphans(
             cancelled_verdict(run.cancel_requested or ""), policy, history.unjoined_children
         )
@@ -269,8 +277,8 @@ class Intake:
         else:  # it is not served here, but the rows have its session
             is_of_session = await self._store.data.sessions.get(run.agent_id) is not None
         turns: tuple[NewTurn, ...] = ()
-        if is_of_session and loaded.entries:
-            verdict, turns = with_inbox_turns(verdict, loaded, history)
+        if is_of_session and loaded_run.entries:
+            verdict, turns = with_inbox_turns(verdict, loaded_run, history)
         outcome = await self._store.commits.commit(
             Commit(
                 run_lease(lease, run),
@@ -295,7 +303,7 @@ class Intake:
         assert isinstance(verdict.then, Finish)
         env.counters.count_end(verdict.then)
         if env.tracing is not None:
-            env.tracing.export_run(run, loaded.entries, verdict.then, at=env.clock.now())
+            env.tracing.export_run(run, loaded_run.entries, verdict.then, at=env.clock.now())
         return True
 
 

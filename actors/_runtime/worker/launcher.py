@@ -102,12 +102,12 @@ class Launcher:
                 mailbox.run_id = run.run_id
                 is_unreadable = isinstance(first.message.payload, Unreadable)
                 problem = f"message {first.message.id}: {first.message.payload}"
-                loaded = LoadedRun(
+                loaded_run = LoadedRun(
                     replace(row_of(run), arrival=first.arrival),
                     (),
                     unreadable=problem if is_unreadable else None,
                 )
-                return self._execution(mailbox, loaded, create=run, mail=mail, agent=agent)
+                return self._execution(mailbox, loaded_run, create=run, mail=mail, agent=agent)
 
     async def go_on(self, mailbox: Mailbox, result: ExecutionResult) -> Execution | None:
         """Return the execution that follows one that is over, if it can begin at once."""
@@ -163,22 +163,27 @@ class Launcher:
             # Callers that were notified of its end here read its row.
             self._state.completions.complete(run_id, None)
             return await self.go_on(mailbox, ExecutionResult(None))
-        loaded = loaded_runs[0]
-        if broke_off and loaded.row.status is RunStatus.PENDING and loaded.row.wake_at is not None:
+        loaded_run = loaded_runs[0]
+        if (
+            broke_off
+            and loaded_run.row.status is RunStatus.PENDING
+            and loaded_run.row.wake_at is not None
+        ):
             mailbox.free()  # that it backs off was written, the answer was lost
-            self._dispatcher.hold(mailbox, loaded.row)
+            self._dispatcher.hold(mailbox, loaded_run.row)
             return None
-        if loaded.row.cancel_requested is not None:
+        if loaded_run.row.cancel_requested is not None:
             await self._intake.cancel_waiting(mailbox, run_id)
             return None
-        if loaded.row.fork is not None and loaded.row.last_seq < 0:
-            return await self._begin_fork(mailbox, loaded.row)
+        if loaded_run.row.fork is not None and loaded_run.row.last_seq < 0:
+            return await self._begin_fork(mailbox, loaded_run.row)
         mailbox.nudged = False
-        return self._execution(mailbox, loaded, was_running=mailbox.recovering)
+        return self._execution(mailbox, loaded_run, was_running=mailbox.recovering)
 
     async def _put_back(self, mailbox: Mailbox, run_id: RunId) -> None:
         """Queue a run again, because something older waits of which no hint came."""
         reading = self._state.held.readings
+        # The store's answer, not a hint: without the older run in the queue this one would be overtaken again.
         first = await self._env.store.lists.find_run_for_agent(mailbox.agent_id)
         loaded_runs = await self._env.store.reads.load(
             list({run_id, first.run_id if first else run_id})
@@ -188,8 +193,8 @@ class Launcher:
         mailbox.free()
         mailbox.spill()
         mailbox.holding = Holding.EXECUTING  # no task starts it before all is there
-        for loaded in loaded_runs:
-            self._adoption.adopt(loaded.row, loaded.messages, reading=reading)
+        for loaded_run in loaded_runs:
+            self._adoption.adopt(loaded_run.row, loaded_run.messages, reading=reading)
         mailbox.holding = Holding.NOTHING
 
     async def _begin_fork(self, mailbox: Mailbox, run: RunRow) -> Execution | None:
@@ -203,7 +208,7 @@ class Launcher:
     def _execution(
         self,
         mailbox: Mailbox,
-        loaded: LoadedRun,
+        loaded_run: LoadedRun,
         *,
         create: NewRun | None = None,
         mail: tuple[Arrived, ...] = (),
@@ -219,7 +224,7 @@ class Launcher:
         if agent is None:
             mailbox.holding = Holding.SUSPENDED
             return None
-        row, legacy = loaded.row, self._state.held.legacies.get(mailbox.shard)
+        row, legacy = loaded_run.row, self._state.held.legacies.get(mailbox.shard)
         was_broken_off = legacy is not None and legacy.may_have_begun(
             row,
             was_running=was_running,
@@ -233,7 +238,7 @@ class Launcher:
             self._env,
             agent,
             run_lease(lease, row),
-            loaded,
+            loaded_run,
             create,
             mail,
             Standing(was_running=was_running, broken=was_broken_off),
@@ -340,9 +345,11 @@ async def begin_fork(store: RunStore, shard: ShardLease, row: RunRow) -> None:
     point = row.fork
     assert point is not None, "only forks begin like this"
     entries = [entry async for entry in _until(store, point.run_id, point.seq)]
+    # A fork waits in its agent's queue, and retention may sweep the other run's log meanwhile.
     if len(entries) <= point.seq:
         await _fail(store, shard, row, f"run {point.run_id} was swept before its fork had its turn")
         return
+    # With a copied entry that cannot be read no attempt could replay: the fork ends at once, with the reason.
     for entry in entries:
         if isinstance(problem := entry.payload.get("unreadable"), Unreadable):
             await _fail(store, shard, row, f"entry {entry.seq} of run {point.run_id} {problem}")

@@ -114,6 +114,7 @@ class MailboxTable:
 
     def _falls_asleep(self, mailbox: Mailbox) -> None:
         sleepers = self._sleepers.setdefault(mailbox.shard, Sleepers())
+        # The priority is kept: the agent may be ready before the row of its run is read.
         sleepers.add(str(mailbox.agent_id), mailbox.priority)
 
     def adopted(self, mailbox: Mailbox) -> None:
@@ -216,6 +217,7 @@ class MailboxTable:
 
     def mail_scanned(self, leases: Iterable[ShardLease]) -> None:
         """Note that all waiting messages of these shards were offered: an agent that was not named has none."""
+        # A shard that was lost and claimed again during the scan has messages that this scan did not see.
         current = [lease.shard for lease in leases if self._shards.holds(lease)]
         self._shards.unread.difference_update(current)
         for mailbox in self.in_shards(current):

@@ -116,6 +116,8 @@ class Worker:
                 try:
                     result = await execution.run()
                 finally:
+                    # A lost execution is out of the map already, and the run may have been adopted and execute
+                    # here again.
                     is_dropped = self._executing.get(run_id) is not execution
                     if not is_dropped:
                         del self._executing[run_id]
@@ -130,6 +132,7 @@ class Worker:
             is_idle = is_free or mailbox.holding is Holding.SUSPENDED
             if is_idle and not self.dispatcher.is_stopping:
                 self._preparation.begin(mailbox.agent_id)
+        # The host stops or was abandoned: its next owner continues the run.
         except (asyncio.CancelledError, GeneratorExit):
             raise
         # Also an error of an author's factory, or of the store: without another try the agent would never run.
@@ -146,6 +149,7 @@ class Worker:
         then, run_id = result.then, execution.lease.run_id
         self._note_mark(mailbox, execution, is_written=then is not None)
         is_in_doubt = execution.known_seq >= 0 and mailbox.adoption is Adoption.UNDER_WAY
+        # The shard is read anew: what an execution without a written outcome knew may have been rolled back.
         if is_in_doubt and then is None and not result.lost:
             self._mailboxes.forget(mailbox, keeps_queue=True)  # its row says what is next
             self.completions.complete(run_id, None)
@@ -159,7 +163,7 @@ class Worker:
             return
         if isinstance(then, Finish):
             mailbox.free()
-            row = execution.loaded.row
+            row = execution.loaded_run.row
             if self.completions.is_awaited(run_id):
                 ended_row = replace(row, status=then.status, result=then.result, error=then.error)
                 # A cancelled run's row holds the reason, which this host may not have read.
@@ -174,6 +178,8 @@ class Worker:
             return
         _evict(mailbox, then)
         self.dispatcher.remind(mailbox)
+        # The cancel came while the suspension was written: the code did not see it, so it is ended as a waiting
+        # run.
         if execution.token.is_cancelled:
             self.intake.cancel(run_id, mailbox.agent_id, execution.token.reason)
         elif mailbox.wants_mail and (mailbox.has_mail or mailbox.spilled):
@@ -213,6 +219,8 @@ class Worker:
         await self._preparation.close()
         if drain_s > 0:
             await self._state.tasks.settle(limit_s=drain_s)
+        # Not cancelled at once: what an execution has recorded can still be written before the shard is
+        # released.
         await _hand_over(self._executing.values())
         await self._state.tasks.settle(limit_s=UNWIND_LIMIT_S)
         self.dispatcher.timers.close()

@@ -27,8 +27,15 @@ from actors._kernel.workflow.stores import EventWaitStore, Fault, QueryableRunSt
 from actors._workflow.embedded.held_run import HeldRun
 from actors._workflow.handlers import EffectHandlers
 from actors._workflow.machine import attempts, records, waits
-from actors._workflow.machine.branches import Leaf, Path, joined, keys_beside, leaves, seen_at
-from actors._workflow.machine.plans import LoopWatch, NodeContext, asked, endless
+from actors._workflow.machine.branches import (
+    Leaf,
+    Path,
+    find_branch_state,
+    join_branches,
+    keys_beside,
+    leaves,
+)
+from actors._workflow.machine.plans import LoopWatch, NodeContext, call_node, fail_endless_loop
 from actors._workflow.machine.records import (
     CONTROL,
     OpenStep,
@@ -108,9 +115,9 @@ class Driver:
                     break
                 steps += 1
             if not self._execute_step(spec, held_run, leaf):
-                branch_state = seen_at(held_run.state, path)
+                branch_state = find_branch_state(held_run.state, path)
                 if branch_state is not None and watch.is_endless(branch_state):
-                    held_run.take_at(path, endless(branch_state, at=self.now()))
+                    held_run.take_at(path, fail_endless_loop(branch_state, at=self.now()))
                 continue
             watch.forget()
             last_path = path
@@ -144,10 +151,10 @@ class Driver:
             self._save(held_run)  # a poll for due runs does not find the run any more
             return True
         if leaf.joins:
-            held_run.take_at(path, joined(spec, branch_state, at=self.now()))
+            held_run.take_at(path, join_branches(spec, branch_state, at=self.now()))
             return False
         if path not in held_run.open_steps:
-            held_run.take_at(path, asked(spec, branch_state, self.context, self.now))
+            held_run.take_at(path, call_node(spec, branch_state, self.context, self.now))
             if path not in held_run.open_steps:
                 return False
         open_step = held_run.open_steps[path]
@@ -176,7 +183,7 @@ class Driver:
         if state.status.is_terminal or is_paused(state) is is_pause:
             return Transition(state)
         value = {"paused": is_pause, "reason": wish.reason, "at": self.now()}
-        return records.noted(state, wish.kind, [RUNTIME, CONTROL], value, at=self.now())
+        return records.note_value(state, wish.kind, [RUNTIME, CONTROL], value, at=self.now())
 
     def _may_continue(self, held_run: HeldRun, gate: Callable[[], bool] | None) -> bool:
         self.grant(held_run)
@@ -220,9 +227,10 @@ class Driver:
         wait_s = (datetime.fromisoformat(due_at) - self.clock.now()).total_seconds()
         if wait_s > 0:
             (self.sleep or time.sleep)(wait_s)
+        # A pause or a cancel may have come during the sleep.
         self.grant(held_run)
         if path in held_run.open_steps and not is_paused(held_run.state):
-            next_attempt = attempts.retried(
+            next_attempt = attempts.begin_next_attempt(
                 held_run.branch_state(path), held_run.open_steps[path], at=self.now()
             )
             held_run.take_at(path, next_attempt)
@@ -234,13 +242,15 @@ class Driver:
         is_in_doubt = open_step.due is None and open_step.effect.mode is EffectMode.AT_MOST_ONCE
         if path in held_run.recovered_paths and is_in_doubt:
             with suppress(EffectDidNotHappen):
-                reconciled_outcome = self.handlers.reconciled(
+                reconciled_outcome = self.handlers.reconcile_effect(
                     seen_by_handler(branch_state, open_step), open_step
                 )
                 held_run.take_at(path, self._decide(held_run, path, open_step, reconciled_outcome))
                 return
         if open_step.due is not None:
-            held_run.take_at(path, attempts.retried(branch_state, open_step, at=self.now()))
+            held_run.take_at(
+                path, attempts.begin_next_attempt(branch_state, open_step, at=self.now())
+            )
             open_step = held_run.open_steps[path]
         # The start is durable before the handler is called. If a crash during the handler lost it, the node
         # would be called again, and might ask for an effect with another key.
@@ -260,7 +270,7 @@ class Driver:
         state, wish = held_run.branch_state(path), self.wishes.find_cancel(held_run.state.run_id)
         if wish is None:
             used_keys = keys_beside(held_run.state, path)
-            return attempts.ended(
+            return attempts.apply_outcome(
                 state, open_step, outcome, self.policy, at=self.now(), used_keys=used_keys
             )
         cancellation = {"cancelled_by": wish.by, "reason": wish.reason}

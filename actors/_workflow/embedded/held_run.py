@@ -25,7 +25,7 @@ from actors._workflow.embedded.stores.ledgers import (
     records_after,
     sync_records,
 )
-from actors._workflow.machine.branches import Path, lift_to_run, seen_at
+from actors._workflow.machine.branches import Path, find_branch_state, lift_to_run
 from actors._workflow.machine.records import OpenStep, Transition
 from actors._workflow.machine.recovery import fold_records
 from actors._workflow.machine.starting import start_record
@@ -111,6 +111,8 @@ class HeldRun:
         self.state = transition.state
         if transition.opened is not None and transition.records:  # the decision answers a wait
             path = tuple((transition.records[-1].delta or {}).get("branch") or ())
+            # The number of the record that opened the effect: after a crash the records are read again from
+            # there.
             if path not in self.open_steps:
                 self._open_at[path] = self._count + len(self._buffer) - 1
             self.open_steps[path] = transition.opened
@@ -118,7 +120,7 @@ class HeldRun:
             self.open_steps.clear()
 
     def take_at(self, path: Path, transition: Transition) -> None:
-        """Apply a decision about the branch that `seen_at` shows.
+        """Apply a decision about the branch that `find_branch_state` shows.
 
         Nothing is durable before `flush` or `save`.
         """
@@ -133,7 +135,7 @@ class HeldRun:
 
     def branch_state(self, path: Path) -> RunState:
         """Return the open branch at a path as a run of its own."""
-        state = seen_at(self.state, path)
+        state = find_branch_state(self.state, path)
         assert state is not None
         return state
 
@@ -147,6 +149,7 @@ class HeldRun:
             self._count += len(self._buffer)
             self._buffer = []
             self._is_synced = synced
+        # Records that were appended unsynced before: a loss of power must not take them after this point.
         elif synced and not self._is_synced:
             sync_records(self._ledger, self.state.run_id)
             self._is_synced = True
@@ -253,6 +256,8 @@ class RunLocks:
         """
         # Before the lock of the store: this one is reentrant and guards `_held_ids`, so a nested hold is found.
         lock = run_mutation_lock(run_id)
+        # Without `wait` at once: a caller that holds another run would wait for its driver, which may wait for
+        # it.
         if not lock.acquire(blocking=wait):
             raise StoreBusyError(f"run {run_id}", 0.0)
         with ExitStack() as stack:

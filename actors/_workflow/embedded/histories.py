@@ -183,6 +183,7 @@ def import_run_history_bundle(
         run.run_id: [record_from(item["record"]) for item in bundle["ledgers"][run.run_id]["items"]]
         for run in runs
     }
+    # All are checked before the first is written: a conflict leaves the stores as they are.
     for run in runs:
         _is_imported(run, ledgers[run.run_id], run_store, ledger_store)
     locks = RunLocks(run_store)

@@ -232,7 +232,7 @@ class WorkflowRuntime:
             else:
                 waits.check_early(run_id, wait_key)
                 path = [RUNTIME, ANSWERS, wait_key]
-                held_run.take(records.noted(state, "answer", path, payload, at=now))
+                held_run.take(records.note_value(state, "answer", path, payload, at=now))
             held_run.save()
             return held_run.state.cloned()
 
@@ -278,7 +278,7 @@ class WorkflowRuntime:
                     f"run {run_id}", f"it is {held_run.state.status.value}: start a new run"
                 )
             value, path = records.with_message(held_run.state, message), [RUNTIME, records.INBOX]
-            held_run.take(records.noted(held_run.state, "steer", path, value, at=self.now()))
+            held_run.take(records.note_value(held_run.state, "steer", path, value, at=self.now()))
             held_run.save()
             return int(value[-1]["seq"])
 
@@ -338,7 +338,9 @@ class WorkflowRuntime:
         """Change limits of a run durably. Names that are not limits are ignored."""
         with self._hold_run(run_id) as held_run:
             value = namespace(held_run.state.vars, LIMITS) | variables.known_updates(updates)
-            held_run.take(records.noted(held_run.state, "limits", [LIMITS], value, at=self.now()))
+            held_run.take(
+                records.note_value(held_run.state, "limits", [LIMITS], value, at=self.now())
+            )
             held_run.save()
 
     def emit_event(
@@ -485,7 +487,7 @@ class MemoryRuns:
             if span in spans_of(state.vars):
                 return None
             variables = with_item(state.vars, SPANS_PATH, SPAN_ID, span)
-            return records.noted(
+            return records.note_value(
                 state, "memory", SPANS_PATH, variables[RUNTIME][SPANS], at=self.host.now()
             )
 

@@ -15,9 +15,15 @@ from actors._runtime.loop.tasks import in_thread
 from actors._runtime.verbs.graph import GraphVerbs
 from actors._workflow.documents.nodes import DocumentNode
 from actors._workflow.hosted.step_entry import NOTE, START, apply_note, chain, compact, expand
-from actors._workflow.machine.branches import Path, joined, put, records_at, seen_at
-from actors._workflow.machine.plans import LoopWatch, NodeContext, asked, endless
-from actors._workflow.machine.records import OpenStep, Transition, noted
+from actors._workflow.machine.branches import (
+    Path,
+    find_branch_state,
+    join_branches,
+    records_of_branch,
+    with_branch,
+)
+from actors._workflow.machine.plans import LoopWatch, NodeContext, call_node, fail_endless_loop
+from actors._workflow.machine.records import OpenStep, Transition, note_value
 from actors._workflow.machine.recovery import behind_record
 from actors._workflow.machine.spec import WorkflowSpec
 from actors._workflow.machine.starting import start_record
@@ -68,7 +74,7 @@ class Decisions:
         self.now: Now = lambda: verbs.now().isoformat()
         self._context = NodeContext(now=self.now, artifacts=artifacts)
         self._watches: dict[Path, LoopWatch] = {}
-        self._noted: dict[tuple[str, ...], int] = {}
+        self._note_seqs: dict[tuple[str, ...], int] = {}
         """By path: the number of the last log entry that noted a value."""
         self.state: RunState
         self.opened: dict[Path, OpenStep] = {}
@@ -80,12 +86,12 @@ class Decisions:
     ) -> None:
         """Begin with the state that the log has. If the log has none, begin with a new state."""
         step = self._verbs.step()
-        if step.known is None:
+        if step.recorded is None:
             self.state = make_state(self.now())
             first = start_record(self.state, restored_from=restored_from)
             step.record([self._chain(first)])
         else:
-            self.state = RunState.from_dict(step.known[0]["delta"][START])
+            self.state = RunState.from_dict(step.recorded[0]["delta"][START])
             self._find_head()
 
     def continue_from(
@@ -102,7 +108,7 @@ class Decisions:
 
     def branch(self, path: Path) -> RunState | None:
         """Return a branch as a run of its own, or None if the run has no such branch now."""
-        return seen_at(self.state, path)
+        return find_branch_state(self.state, path)
 
     def has_ended(self, path: Path) -> bool:
         """Return True if the branch or the whole run has ended."""
@@ -117,14 +123,15 @@ class Decisions:
         """Change one value of the vars on behalf of a control signal, and write a record of this kind."""
         step, key = self._verbs.step(), tuple(path)
         self.entries += 1
-        if step.known is None:
-            transition = noted(self.state, kind, path, value, at=self.now())
+        if step.recorded is None:
+            transition = note_value(self.state, kind, path, value, at=self.now())
             log_records = [{**self._chain(r), NOTE: path} for r in transition.records]
-            self._noted[key] = step.record(log_records)
+            self._note_seqs[key] = step.record(log_records)
             self.state = transition.state
-        elif step.seq > self._noted.get(key, -1):  # replay is not in log order, see `_find_head`
-            self._noted[key] = step.seq
-            for log_record in step.known:
+        # A replay is not in the log's order (see `_find_head`): an older note does not replace a newer one.
+        elif step.seq > self._note_seqs.get(key, -1):
+            self._note_seqs[key] = step.seq
+            for log_record in step.recorded:
                 self._apply(log_record, {})
 
     async def advance(self, path: Path, first: Decision) -> None:
@@ -134,10 +141,10 @@ class Decisions:
         """
         step = self._verbs.step()
         self.entries += 1
-        if step.known is None:
+        if step.recorded is None:
             step.record(await self._decide_until_wait(path, first))
             return
-        for log_record in step.known:
+        for log_record in step.recorded:
             # Counted in a replay, too: otherwise a run that is loaded often would never continue as new.
             self.size_bytes += text_bytes(log_record)
             self._apply(log_record, {first.result_at: first.result})
@@ -160,10 +167,10 @@ class Decisions:
             else:
                 transition = decide(branch, self.now)
             open_step = self.opened.pop(path, None)
-            for record in records_at(path, transition):
+            for record in records_of_branch(path, transition):
                 log_records.append(self._chain(record, open_step, source))
                 source = NEXT  # only the first record carries the effect's result
-            self.state = put(self.state, path, transition.state)
+            self.state = with_branch(self.state, path, transition.state)
             if transition.opened is not None:
                 self.opened[path] = transition.opened
             decide = self._next_decision(path)
@@ -203,11 +210,11 @@ class Decisions:
     def _ask(self, branch: RunState, now: Now) -> Transition:
         if branch.current_node not in self._spec.nodes:  # the log was written with another graph
             raise NodeMissingError("", repr(branch.current_node), self._spec.title)
-        return asked(self._spec, branch, self._context, now)
+        return call_node(self._spec, branch, self._context, now)
 
     def _join(self, branch: RunState, now: Now) -> Transition:
-        return joined(self._spec, branch, at=now())
+        return join_branches(self._spec, branch, at=now())
 
     @staticmethod
     def _endless(branch: RunState, now: Now) -> Transition:
-        return endless(branch, at=now())
+        return fail_endless_loop(branch, at=now())

@@ -207,7 +207,9 @@ class GraphRun:
         """Make one attempt of an effect; return the decision that records its outcome."""
         if open_step.due is not None:
             await self._ctx.sleep_until(datetime.fromisoformat(open_step.due))
-            return Decision(lambda state, now: attempts.retried(state, open_step, at=now()))
+            return Decision(
+                lambda state, now: attempts.begin_next_attempt(state, open_step, at=now())
+            )
         kind, policy = open_step.effect.type, self._terms.policy
         is_own = kind not in self._terms.handlers
         if is_own and kind in ANSWERED:
@@ -216,7 +218,7 @@ class GraphRun:
                 at = now()
                 outcome = outcome_of(seen_by_handler(state, open_step), open_step, at)
                 other_keys = self._other_wait_keys(state)
-                return attempts.ended(
+                return attempts.apply_outcome(
                     state, open_step, outcome, policy, at=at, used_keys=other_keys
                 )
 
@@ -227,7 +229,7 @@ class GraphRun:
         else:
             position, outcome = await self._execute_effect(view, open_step)
         return Decision(
-            lambda state, now: attempts.ended_soundly(
+            lambda state, now: attempts.apply_sound_outcome(
                 state, open_step, outcome, policy, at=now(), used_keys=self._other_wait_keys(state)
             ),
             position,
@@ -273,7 +275,7 @@ class GraphRun:
             return outcome_data(sound_outcome)
 
         async def reconcile(_key: str) -> dict[str, Any]:
-            outcome = await self._terms.handlers.reconciled_async(view, open_step)
+            outcome = await self._terms.handlers.reconcile_effect_async(view, open_step)
             if outcome.wait is not None:
                 extra = {"run": view.run_id, "node": open_step.node_id, "effect": open_step.key}
                 _log.warning("an effect is in doubt: its run waits for a decision", extra=extra)
@@ -293,14 +295,15 @@ class GraphRun:
                 execute,
                 rides=rides,
                 reconcile=reconcile,
-                model_facts=model_call,
+                model_call=model_call,
             )
+        # An error with an origin is the effect's result in the log; any other one is a fault of the host, and
+        # to record it as an outcome would fail the run instead of its attempt.
         except Exception as exc:
-            # An error with an origin is the effect's result in the log; any other one is a fault of the host,
-            # and to record it as an outcome would fail the run instead of its attempt.
             if origin_of(exc) is None:
                 raise
             return "", EffectOutcome.failed(text_of(exc), retryable=False)
+        # On a replay nothing was executed here, so the outcome is that of the log.
         return position, sound_outcome or attempts.sound(outcome_from(value), open_step)
 
 

@@ -45,7 +45,7 @@ The rest is for the record, the checkpoint and the bundle that contain the wait.
 _ENDS: Final = frozenset({StepStatus.COMPLETED, StepStatus.WAITING, StepStatus.FAILED})
 
 
-def ended(
+def apply_outcome(
     state: RunState,
     open_step: OpenStep,
     outcome: Any,
@@ -54,13 +54,13 @@ def ended(
     at: str,
     used_keys: Collection[str] = (),
 ) -> Transition:
-    """Decide on the outcome of an attempt of an effect, as a handler returned it. See `ended_soundly`."""
-    return ended_soundly(
+    """Decide on the outcome of an attempt of an effect, as a handler returned it, once it is checked."""
+    return apply_sound_outcome(
         state, open_step, sound(outcome, open_step), policy, at=at, used_keys=used_keys
     )
 
 
-def ended_soundly(
+def apply_sound_outcome(
     state: RunState,
     open_step: OpenStep,
     outcome: EffectOutcome,
@@ -97,7 +97,7 @@ def ended_soundly(
     return transition if open_step.next_node else end_run_with(transition, outcome.result, at=at)
 
 
-def retried(state: RunState, open_step: OpenStep, *, at: str) -> Transition:
+def begin_next_attempt(state: RunState, open_step: OpenStep, *, at: str) -> Transition:
     """Begin the next attempt of an effect, which is due."""
     next_attempt = replace(open_step, due=None, started_at=at)
     next_attempt = replace(
@@ -134,7 +134,7 @@ def in_doubt(open_step: OpenStep, problem: str | None = None) -> EffectOutcome:
     return EffectOutcome.waiting(wait)
 
 
-def reconciled(open_step: OpenStep, answer: Any) -> EffectOutcome:
+def outcome_of_reconcile(open_step: OpenStep, answer: Any) -> EffectOutcome:
     """Return the outcome of an effect in doubt of which a `reconcile` function returned `answer`.
 
     Without a sound outcome the run waits for a decision.

@@ -88,7 +88,7 @@ def _leaves_of(fork: GraphFork, path: Path) -> Iterator[Leaf]:
         yield Leaf(path, joins=True)
 
 
-def seen_at(state: RunState, path: Path) -> RunState | None:
+def find_branch_state(state: RunState, path: Path) -> RunState | None:
     """Return a branch as a run of its own, or None if the run has no such branch now."""
     for key in path:
         index = None if state.fork is None else state.fork.place(key)
@@ -118,11 +118,13 @@ def lift_to_run(state: RunState, path: Path, transition: Transition) -> Transiti
     if not path:
         return transition
     return replace(
-        transition, state=put(state, path, transition.state), records=records_at(path, transition)
+        transition,
+        state=with_branch(state, path, transition.state),
+        records=records_of_branch(path, transition),
     )
 
 
-def records_at(path: Path, transition: Transition) -> tuple[StepRecord, ...]:
+def records_of_branch(path: Path, transition: Transition) -> tuple[StepRecord, ...]:
     """Return the records of a decision about a branch as records of its run."""
     if not path:
         return transition.records
@@ -132,8 +134,8 @@ def records_at(path: Path, transition: Transition) -> tuple[StepRecord, ...]:
     )
 
 
-def put(state: RunState, path: Path, branch_state: RunState) -> RunState:
-    """Return the run in which a branch has the state `branch_state`; see `seen_at`."""
+def with_branch(state: RunState, path: Path, branch_state: RunState) -> RunState:
+    """Return the run in which a branch has the state `branch_state`; see `find_branch_state`."""
     if not path:
         return branch_state
     key, *rest = path
@@ -142,7 +144,7 @@ def put(state: RunState, path: Path, branch_state: RunState) -> RunState:
     assert index is not None
     branch = state.fork.branches[index]
     if rest:
-        branch_state = put(_state_of_branch(state, branch, key), tuple(rest), branch_state)
+        branch_state = with_branch(_state_of_branch(state, branch, key), tuple(rest), branch_state)
     runtime = namespace(state.vars, RUNTIME)
     # Steps and records are counted for each branch. All else in `_runtime` is shared by the branches, so the
     # value that this branch has is that of the run from now on.
@@ -189,7 +191,7 @@ def _wait_of(fork: GraphFork) -> WaitState | None:
     return WaitState(WaitReason.BRANCHES, until=min(instants) if instants else None)
 
 
-def joined(spec: WorkflowSpec, state: RunState, *, at: str) -> Transition:
+def join_branches(spec: WorkflowSpec, state: RunState, *, at: str) -> Transition:
     """Decide on a run whose branches have all ended: it continues, or fails.
 
     It fails if a branch failed or was cancelled, if two branches changed a name that has no reducer, or if a

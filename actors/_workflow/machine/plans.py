@@ -259,7 +259,7 @@ class NodeContext:
     artifacts: Any = None
 
 
-def asked(
+def call_node(
     spec: WorkflowSpec, state: RunState, context: NodeContext, now: Callable[[], str]
 ) -> Transition:
     """Call the current node with a copy of the run and `context`; return the decision on its answer."""
@@ -318,7 +318,7 @@ class LoopWatch:
         self._steps, self._next, self._kept_state = 0, BEGIN, None
 
 
-def endless(state: RunState, *, at: str) -> Transition:
+def fail_endless_loop(state: RunState, *, at: str) -> Transition:
     """Decide on a run in an endless loop: it fails."""
     problem = (
         f"node {state.current_node!r} is called again with the same vars and without an effect: "

@@ -378,7 +378,7 @@ def cancelled(state: RunState, reason: str | None, by: str, *, at: str) -> Trans
     return add_end_event(transition_of(state, record), at=at)
 
 
-def noted(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -> Transition:
+def note_value(state: RunState, kind: str, path: list[str], value: Any, *, at: str) -> Transition:
     """Change one value of a run's vars for an external request, and write a record of this kind.
 
     The record has no delta. The change is durable with the next checkpoint. An effect that has started stays

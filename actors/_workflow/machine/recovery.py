@@ -10,7 +10,7 @@ from actors._kernel.runtime.ids import derive_id
 from actors._kernel.workflow.effects import Effect, StepStatus
 from actors._kernel.workflow.run_state import RunState
 from actors._kernel.workflow.step_record import FIELDS, StepRecord
-from actors._workflow.machine.branches import Path, put, seen_at
+from actors._workflow.machine.branches import Path, find_branch_state, with_branch
 from actors._workflow.machine.records import OpenStep, apply_record
 from actors._workflow.machine.spec import compute_idempotency_key
 from actors._workflow.machine.variables import place_of, seq_of
@@ -51,7 +51,7 @@ def behind_record(
     if not isinstance(delta, dict):
         return state
     path = tuple(delta.get("branch") or ())
-    branch_state = seen_at(state, path)
+    branch_state = find_branch_state(state, path)
     if branch_state is None:
         return state
     record, open_step, seq = record_from(data), open_steps.get(path), seq_of(branch_state.vars)
@@ -66,7 +66,7 @@ def behind_record(
     elif delta.get("seq") == seq:
         open_steps.pop(path, None)
         branch_state = apply_record(branch_state, record, open_step)
-        state = put(state, path, branch_state)
+        state = with_branch(state, path, branch_state)
     # Not only if the record was applied just now: the checkpoint may include it while its effect is still open.
     if THEN in delta and delta["seq"] + 1 == seq_of(branch_state.vars):
         open_steps[path] = open_step_after(branch_state, record)

@@ -12,7 +12,7 @@ from actors._kernel.workflow.effects import StepStatus
 from actors._kernel.workflow.errors import GraphError, RunIdentityConflict, SpecChangedError
 from actors._kernel.workflow.run_state import RunState, Snapshot
 from actors._kernel.workflow.step_record import StepRecord
-from actors._workflow.machine.branches import leaves, seen_at
+from actors._workflow.machine.branches import find_branch_state, leaves
 from actors._workflow.machine.records import OpenStep
 from actors._workflow.machine.spec import WorkflowSpec
 from actors._workflow.machine.variables import (
@@ -135,7 +135,7 @@ def check_nodes(what: str, workflow: WorkflowSpec, run: RunState) -> None:
     Raises:
         GraphError: The graph does not have the next node of the run or of a branch.
     """
-    cursors = [seen_at(run, leaf.path) for leaf in leaves(run)] or [run]
+    cursors = [find_branch_state(run, leaf.path) for leaf in leaves(run)] or [run]
     for cursor in filter(None, cursors):
         node = cursor.waiting.resume_to_node if cursor.waiting else cursor.current_node
         if node is not None and node not in workflow.nodes:

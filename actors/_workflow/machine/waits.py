@@ -30,7 +30,7 @@ from actors._kernel.workflow.effects import (
 )
 from actors._kernel.workflow.errors import GraphError, StaleResumeError
 from actors._kernel.workflow.run_state import RunState, open_wait
-from actors._workflow.machine.branches import Leaf, leaves, lift_to_run, seen_at
+from actors._workflow.machine.branches import Leaf, find_branch_state, leaves, lift_to_run
 from actors._workflow.machine.records import (
     OpenStep,
     Transition,
@@ -103,7 +103,7 @@ def mismatch(keys: Iterable[str | None], wait_key: str | None) -> str:
 def _answer_leaf(
     state: RunState, leaf: Leaf, payload: Any, *, at: str, more: dict[str, Any] | None = None
 ) -> Transition:
-    branch_state = seen_at(state, leaf.path)
+    branch_state = find_branch_state(state, leaf.path)
     assert branch_state is not None
     assert leaf.wait is not None
     check_answer(leaf.wait, payload)

@@ -109,6 +109,7 @@ class ConfinedFolder:
                     # Synced before the rename, else the file may be empty after a crash of the machine.
                     os.fsync(file.fileno())
                 os.replace(partial_name, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
+            # Also an interrupt: a partial file would stay in the folder that the model sees.
             except BaseException:
                 with suppress(OSError):
                     os.unlink(partial_name, dir_fd=folder)

@@ -139,6 +139,7 @@ class McpConnection:
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
+        # By weak reference: the session of an event loop that has ended must not stay in memory.
         self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[TaskScope, _Session]] = (
             WeakKeyDictionary()
         )

@@ -219,6 +219,8 @@ class Committer(CommitStore):
                     return
                 rows = await self._round_trip(connection, units)
             except DRIVER_ERRORS as exc:
+                # A deadlock or a serialization failure rolled everything back: the same statement may succeed
+                # at once.
                 if is_passing(exc) and (passing_errors := passing_errors + 1) < PASSING_RETRIES:
                     continue
                 if is_full(exc) and not is_lost(exc):
@@ -229,6 +231,8 @@ class Committer(CommitStore):
                     return
                 is_outcome_unknown = True
             else:
+                # While some commits wait for capacity the outage is not over: this one may just have been small
+                # enough.
                 if self._outage.trouble is not None and not self._batcher.is_putting_off:
                     self._outage.writes()
                     self._backoff.reset()
@@ -254,6 +258,7 @@ class Committer(CommitStore):
         if len(units) == 1 and len(units[0].calls) == 1:
             units[0].calls[0].fail(translate(exc, "a commit"))
             return
+        # One after the other, in order: a call of a run is refused unless the one before it is written.
         for unit in units:
             for call in unit.calls:
                 await self._send([Unit(call)])
@@ -307,6 +312,7 @@ class Committer(CommitStore):
         """Answer refused calls. Merged calls are sent one by one; calls that were sent before are looked up."""
         doubtful: list[Unit] = []
         for unit, verdict in verdicts:
+            # The first copy was executed after all, and is what this one is in conflict with.
             if is_resent and isinstance(verdict, Conflict | Ended):
                 # Sent twice, and the first one was executed after all.
                 doubtful.append(unit)
@@ -380,6 +386,7 @@ class Committer(CommitStore):
             (units_with_rows[row["i"] - 1], row)
             for row in log_rows
             if units_with_rows[row["i"] - 1].rows[-1]
+            # Another owner of the run may have written another entry with this number.
             == (row["kind"], row["position"], row["payload"])
         ]
         done_units = [unit for unit, _ in written_units]
@@ -424,6 +431,7 @@ def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoin
     sent_messages: dict[tuple[str, str, str], tuple[int, Outgoing]] = {}
     for i, unit in enumerate(units, 1):
         for out in unit.outgoing:
+            # The first unit: a message that two commits send is written, and answered, once.
             sent_messages.setdefault((str(out.target), out.sender, out.message.id), (i, out))
     return sent_messages
 

@@ -147,7 +147,7 @@ def entry_of(run_id: RunId, row: Row) -> RunLogEntry:
     return RunLogEntry(run_id, row["seq"], row["kind"], row["position"], payload, row["ts"])
 
 
-def loaded_of(row: Row) -> LoadedRun:
+def loaded_run_of(row: Row) -> LoadedRun:
     """Return a row of RUN_COLUMNS with the arrays of its log and of its bound messages.
 
     If a part cannot be decoded, the run has neither, and says why.

@@ -149,6 +149,7 @@ def nudges_by_unit(
     nudges_by_number: dict[int, CommitNudges] = {}
     for row in rows:
         owner = row["owner"]
+        # Nobody owns the shard: its next owner reads the rows when it claims it.
         if owner is None:
             continue
         number: int = row["turn"]
@@ -181,6 +182,7 @@ def _one_run_each(cycles_by_number: dict[int, list[WaitCycle]]) -> dict[int, lis
 
 
 def _from_the_least(agents: tuple[AgentId, ...]) -> tuple[AgentId, ...]:
+    # Two commits may name one cycle from different agents on: rotated, both have the same key.
     n = min(range(len(agents)), key=lambda i: str(agents[i]))
     return (*agents[n:], *agents[:n])
 
@@ -233,7 +235,7 @@ SQL_APPEND_ENTRIES: Final[LiteralString] = (
     "select turn, outcome, actual, detail"
     " from append_entries($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14)"
 )
-SQL_APPEND_ASKED: Final[LiteralString] = (
+SQL_APPEND_AND_WRITTEN: Final[LiteralString] = (
     SQL_APPEND_ENTRIES  # noqa: S608 - constants only
     + " union all select turn, outcome, actual, detail from written($15,$16,$17,$18,$19)"
 )
@@ -250,9 +252,9 @@ def _with_written(statement: str, count: int) -> str:
 
 
 SQL_COMMIT_RUNS: Final = _call("commit_runs", COMMIT_ARGUMENTS + 6)
-SQL_COMMIT_RUNS_ASKED: Final = _with_written(SQL_COMMIT_RUNS, COMMIT_ARGUMENTS + 6)
+SQL_COMMIT_RUNS_AND_WRITTEN: Final = _with_written(SQL_COMMIT_RUNS, COMMIT_ARGUMENTS + 6)
 SQL_COMMIT_FAST: Final = _call("commit_fast", FAST_ARGUMENTS)
-SQL_COMMIT_FAST_ASKED: Final = _with_written(SQL_COMMIT_FAST, FAST_ARGUMENTS)
+SQL_COMMIT_FAST_AND_WRITTEN: Final = _with_written(SQL_COMMIT_FAST, FAST_ARGUMENTS)
 _GENERAL: Final = "general"
 """The outcome of the one row that says: nothing was written, `commit_runs` decides."""
 _NOT_THERE: Final = "CB002"
@@ -274,7 +276,9 @@ async def write_appends(
     args = append_arguments(units)
     if written_args is None:
         return await connection.fetch(SQL_APPEND_ENTRIES, *args, timeout=settings.answer_s)
-    return await connection.fetch(SQL_APPEND_ASKED, *args, *written_args, timeout=settings.answer_s)
+    return await connection.fetch(
+        SQL_APPEND_AND_WRITTEN, *args, *written_args, timeout=settings.answer_s
+    )
 
 
 async def write_commits(
@@ -289,14 +293,14 @@ async def write_commits(
     """
     timeout, extra_args = settings.answer_s, written_args or ()
     if (fast_args := fast_arguments(units)) is not None:
-        statement = SQL_COMMIT_FAST if written_args is None else SQL_COMMIT_FAST_ASKED
+        statement = SQL_COMMIT_FAST if written_args is None else SQL_COMMIT_FAST_AND_WRITTEN
         rows = await _fast(connection, statement, [*fast_args, *extra_args], timeout)
         if rows is not None:
             return rows, True
     args = commit_arguments(units)
     mode = (settings.brokered, settings.local_delivery)
     rare_args = (*relation_arguments(units), transcripts_argument(units), usage_argument(units))
-    statement = SQL_COMMIT_RUNS if written_args is None else SQL_COMMIT_RUNS_ASKED
+    statement = SQL_COMMIT_RUNS if written_args is None else SQL_COMMIT_RUNS_AND_WRITTEN
     general_rows = await connection.fetch(
         statement, *args, *mode, *rare_args, *extra_args, timeout=timeout
     )
@@ -310,6 +314,7 @@ async def _fast(
     try:
         rows: list[Row] = await connection.fetch(statement, *args, timeout=timeout)
     except DRIVER_ERRORS as exc:
+        # Any other error is a fault of the group, and the general function would only repeat it.
         if getattr(exc, "sqlstate", None) != _NOT_THERE:
             raise
         return None
@@ -372,6 +377,8 @@ class HandOver:
         lease, commit = unit.first.lease, unit.calls[-1].args.commit
         facts = () if commit is None or commit.session is None else commit.session.facts
         is_log_read = bool(unit.rows) and self.is_log_read(lease.run_id)
+        # A large commit would be kept in memory for each reader; readers take it from the store when they come
+        # to it.
         if is_log_read and sum(len(text) for _, _, text in unit.rows) > MAX_HANDED_CHARS:
             is_log_read = False
         log = (lease.run_id, unit.last) if is_log_read else (None, None)

@@ -141,6 +141,7 @@ class Batcher(Generic[A, R]):
 
     def flush_again(self) -> None:
         """Flush what was put back now, before all that waits."""
+        # In front: a later call of the same run would be refused without the earlier one.
         self._waiting_calls[:0], self._deferred_calls = self._deferred_calls, []
         self._wake.set()
 
@@ -169,6 +170,7 @@ def lookups(
     """
 
     async def flush(calls: list[Batched[A, R]]) -> None:
+        # Each question once, in order: `i` of a row is its position here.
         questions = list(dict.fromkeys(call.args for call in calls))
         rows_by_question: dict[A, list[Row]] = {question: [] for question in questions}
         for row in await fetch(questions):

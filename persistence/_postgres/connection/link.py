@@ -92,6 +92,7 @@ async def connect(settings: StoreSettings, extra: Mapping[str, str] | None = Non
     )
     try:
         await _check_session(connection, settings.url, session_settings)
+    # Also a cancellation: a session that was not checked must not stay open on the server.
     except BaseException:
         connection.terminate()
         raise
@@ -154,6 +155,8 @@ class Link:
         while self._connection is None or self._connection.is_closed():
             try:
                 self._connection = await self._open()
+            # Also what would be a mistake at the start: a server that has let this user in before is waited
+            # for.
             except (DatabaseUrlError, *DRIVER_ERRORS) as exc:
                 self._outage.begins(exc)
                 self.check_time(deadline - backoff.pause_s, exc)
@@ -168,6 +171,7 @@ class Link:
                 await connection.fetch(SQL_END_PREDECESSOR, *self._backend)
             row = await connection.fetchrow(SQL_WHO_AM_I)
             assert row is not None
+        # Also a cancellation: nobody has the connection yet who would close it.
         except BaseException:
             connection.terminate()
             raise
@@ -240,8 +244,12 @@ class Link:
                     raise
                 # Whatever the driver raises: `lose` decides, and closes a connection whose state is unknown.
                 except Exception as exc:
+                    # A deadlock or a serialization failure: the server rolled the statement back, so it is sent
+                    # again.
                     if is_passing(exc) and (passing_errors := passing_errors + 1) < PASSING_RETRIES:
                         continue
+                    # Returned, not awaited here: the caller pauses without the lock, and others use the
+                    # connection meanwhile.
                     if is_full(exc) and not is_lost(exc):
                         return exc, may_be_done
                     if not self.lose(exc):
@@ -272,6 +280,7 @@ async def shut(connection: Connection) -> None:
     """Close a connection, within two seconds, whatever its server does."""
     try:
         await connection.close(timeout=2)
+    # A server may not answer the goodbye: the socket is closed without it.
     except DRIVER_ERRORS:
         connection.terminate()
 
@@ -291,6 +300,7 @@ async def _until_capacity(
         was_full = True
         outage.refuses(result)
         if asyncio.get_running_loop().time() > deadline:
+            # The refusal says nothing about the earlier try, whose answer was lost and which may be committed.
             if may_be_done:
                 raise _unknown_outcome(settings, result, deadline) from result
             raise DatabaseFullError(

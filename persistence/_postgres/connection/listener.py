@@ -124,6 +124,7 @@ class Listener:
         try:
             for kind, agent, name in from_json(str(payload)):
                 self.publish(nudge_of(kind, agent, name))
+        # Another version sent it: a hint that is lost costs time only.
         except (ValueError, TypeError, ContractError) as exc:
             _log.warning("a hint could not be read", extra={"problem": str(exc)})
 

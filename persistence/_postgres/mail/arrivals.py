@@ -249,6 +249,7 @@ class Arrivals(ArrivalStore):
         arrivals: list[int | None] = [None] * len(mail_rows)
         seen_arrivals: set[int] = set()
         for row in rows:
+            # After an unknown outcome the row is not fresh any more, but was written by this call's first try.
             is_new = row["fresh"] or (may_be_done and row["state"] == "p")
             if is_new and row["arrival"] not in seen_arrivals:
                 seen_arrivals.add(row["arrival"])

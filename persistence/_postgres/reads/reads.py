@@ -30,7 +30,13 @@ from actors._kernel.stores.runs import (
     StatePart,
 )
 from actors.errors import PersistenceError
-from persistence._postgres.commits.encode import RUN_COLUMNS, columns, entry_of, loaded_of, run_of
+from persistence._postgres.commits.encode import (
+    RUN_COLUMNS,
+    columns,
+    entry_of,
+    loaded_run_of,
+    run_of,
+)
 from persistence._postgres.connection.batch import Batched, Batcher, lookups
 from persistence._postgres.connection.link import Link, Links, Row, StoreSettings
 from persistence._postgres.connection.listener import Listener
@@ -117,7 +123,7 @@ class Reads(ReadStore):
         limit = settings.group_limit
         self._loads = lookups(
             self._fetch_by("reading runs", SQL_LOAD_RUNS),
-            lambda _, rows: loaded_of(rows[0]) if rows else None,
+            lambda _, rows: loaded_run_of(rows[0]) if rows else None,
             by="run_id",
             limit=limit,
         )
@@ -368,6 +374,7 @@ class NotifiedLogs:
             owner, run_id = from_json(payload)
         except ValueError:
             return
+        # NOTIFY comes back to its sender, whose readers were woken by the commit already.
         if owner != self._owner:
             take(run_id)
 
@@ -428,7 +435,7 @@ class _Log:
     Attributes:
         readers: The readers here.
         hints: The hints by which other processes know of the readers and notify of new entries; None at first.
-        told_at: The instant of the last notification to the other processes.
+        notified_at: The instant of the last notification to the other processes.
     """
 
     readers: set[Handed[RunLogEntry]] = field(default_factory=set)

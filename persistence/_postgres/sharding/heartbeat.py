@@ -160,6 +160,7 @@ class Heartbeat:
         except Exception as exc:  # noqa: BLE001 - whatever it is, a host without heartbeat is dead
             self._next_beat = time.monotonic() + POLL_S
             self._forget()
+            # One line for an outage, not one for each retry.
             if not self._is_failing:
                 _log.warning(
                     "heartbeat failed; trying again",
@@ -174,12 +175,14 @@ class Heartbeat:
             _log.warning("heartbeat is back", extra={"owner": self._owner})
         self._is_failing = False
         self._report = report
+        # One callback at a time: a blocked loop would get a queue of reports, of which only the last counts.
         if not self._is_reporting:
             self._is_reporting = True
             self._on_main(self._deliver)
 
     async def _renew(self, unable: Unable | None) -> HostReport:
         host_leases = self._host.known()
+        # A server that hangs must not use up the lease: there is time for another try on a new connection.
         async with asyncio.timeout(max(self._settings.lease_s / 2, POLL_S)):
             if self._connection is None or self._connection.is_closed():
                 self._connection = await connect(self._settings)

@@ -328,7 +328,7 @@ async def test_the_requests_that_a_host_holds_are_limited(
     await until(lambda: sum(task.done() for task in tasks) == 7, "seven of a burst are refused")
     refused = [task.result() for task in tasks if task.done()]
     more = await crm.ask("echo/full", 1)
-    assert gateway.held == 3
+    assert gateway.open_requests == 3
     waiting = [n for n in range(10) if not tasks[n].done()]
     for n in waiting:
         run = run_id_of_submit(AgentId("waiter", f"full{n}"), "ext:crm", f"full{n}")
@@ -339,7 +339,7 @@ async def test_the_requests_that_a_host_holds_are_limited(
     }
     assert [(await tasks[n]).body for n in waiting] == waiting
     assert (await crm.ask("echo/full", 1)).code == 0
-    assert gateway.held == 0
+    assert gateway.open_requests == 0
 
 
 async def test_the_bytes_that_a_host_holds_are_limited(
@@ -352,7 +352,7 @@ async def test_the_bytes_that_a_host_holds_are_limited(
     for n in range(2):
         big = {"Nats_Msg_Id": f"big{n}", "Actor_Timeout": "20", "X_Big": "x" * 100_000}
         runs.append(asyncio.create_task(crm.ask(f"waiter/big{n}", "y" * 40_000, **big)))
-    await until(lambda: gateway.held == 2, "two are held")
+    await until(lambda: gateway.open_requests == 2, "two are held")
     for size in ({"X_Big": "x" * 30_000}, {"X_Big": "x" * 200_000}):
         assert (await crm.ask("echo/big", 1, **size)).code == 429
     assert (await crm.ask("echo/small", 1)).code == 0
@@ -362,7 +362,7 @@ async def test_the_bytes_that_a_host_holds_are_limited(
         assert (await task).body == n
 
     assert (await crm.ask("echo/big", 1, X_Big="x" * 200_000)).code == 0
-    assert (gateway.held, gateway._open_bytes) == (0, 0)
+    assert (gateway.open_requests, gateway._open_bytes) == (0, 0)
 
 
 async def test_the_send_buffer_of_a_client_that_does_not_read_is_limited(
@@ -470,13 +470,13 @@ async def test_the_stream_of_a_disconnected_reader_is_closed(
         await crm.client.publish(subject, b'{"run": "%b"}' % run.encode(), reply=reply)
     watching = asyncio.create_task(crm.events(run=run))
     await until(lambda: api.requests - before >= 4, "four readers")
-    await until(lambda: gateway.held == 1, "three of them are forgotten")
+    await until(lambda: gateway.open_requests == 1, "three of them are forgotten")
     assert not watching.done()
     await crm.api("signal", run=run, name="go")
     events = await watching
 
     assert events[-1]["kind"] == "end"
-    await until(lambda: gateway.held == 0, "no stream")
+    await until(lambda: gateway.open_requests == 0, "no stream")
     assert host.live._readers == {}
 
 
@@ -500,8 +500,8 @@ async def test_a_reader_without_the_right_to_answer_heartbeats_renews_by_a_reque
             beats += 1
             for renewal in (b"{", b"[]", b'{"stream": 1}', json.dumps({"stream": stream}).encode()):
                 await crm.client.publish(f"{prefix}.renew", renewal)
-    held_count = gateway.held
-    await until(lambda: gateway.held == 0, "nobody renews it any more")
+    held_count = gateway.open_requests
+    await until(lambda: gateway.open_requests == 0, "nobody renews it any more")
 
     assert held_count == 1
 

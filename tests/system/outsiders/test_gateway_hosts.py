@@ -178,7 +178,7 @@ async def test_a_stopping_host_answers_ended_runs_and_refers_the_rest(
         ask_tasks = [
             asyncio.create_task(service.ask(f"waiter/{n}", Nats_Msg_Id="l")) for n in (1, 2)
         ]
-        await until(lambda: gateway.held == 2, "both are held")
+        await until(lambda: gateway.open_requests == 2, "both are held")
         stopping = asyncio.create_task(runtime.stop(drain_s=2.5))
         await until(lambda: gateway.has_left, "it has left")
         with pytest.raises(NoRespondersError):
@@ -209,9 +209,9 @@ async def test_hosts_serve_a_broker_again_after_its_outage(
         gateway = gateway_of(runtime)
         async with outside(server.url, "") as service:
             lost = asyncio.create_task(service.ask("waiter/a", Nats_Msg_Id="a"))
-            await until(lambda: gateway.held == 1, "the question is held")
+            await until(lambda: gateway.open_requests == 1, "the question is held")
             await asyncio.to_thread(server.kill)
-            await until(lambda: gateway.held == 0, "it is given up with its connection")
+            await until(lambda: gateway.open_requests == 0, "it is given up with its connection")
             lost.cancel()
             await asyncio.gather(lost, return_exceptions=True)
             await asyncio.to_thread(server.start)

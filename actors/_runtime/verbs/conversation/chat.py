@@ -359,8 +359,8 @@ class ChatLoop(Generic[T]):
     ) -> LLMResponse:
         try:
             response = await self.generate(turns, self.session, request)
+        # Results are kept with a recorded error. A call that was cancelled has kept none.
         except Exception:
-            # Results are kept with a recorded error. A call that was cancelled has kept none.
             self.open.close(turns)
             raise
         self.open.close(turns)

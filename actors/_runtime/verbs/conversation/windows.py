@@ -332,6 +332,7 @@ class RecordedCalls:
         spans, call.asked_at = run.spans, run.clock.monotonic()
         try:
             value: JsonValue = await (call.execute() if spans is None else spans.effect(call))
+        # A failed call has no entry in the log: its count is all that is left of it.
         except Exception:
             error_payload = call.entry(status="error")
             run.counters.count_effect(call, error_payload, now_s=run.clock.monotonic())

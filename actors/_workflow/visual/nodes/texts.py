@@ -144,7 +144,7 @@ def look_up(value: Any, path: str, default: Any = None) -> Any:
     return value if steps else default
 
 
-def put(variables: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+def with_value(variables: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     """Return objects with a value at a path.
 
     Values on the path that are not objects are replaced by objects.

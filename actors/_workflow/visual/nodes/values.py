@@ -13,9 +13,9 @@ from actors._workflow.visual.nodes.texts import (
     Pins,
     decode_escapes,
     look_up,
-    put,
     render,
     text_of,
+    with_value,
 )
 from actors._workflow.visual.visits import WHOLE, Compute, Outputs, Visit, VisualNodeError
 
@@ -141,7 +141,9 @@ _OF_PINS: Final[dict[str, Callable[[Pins], Any]]] = {
         if (value := look_up(pins.get("object"), text_of(pins.get("key")))) is None
         else value
     ),
-    "set": lambda pins: put(_object(pins, "object"), text_of(pins.get("key")), pins.get("value")),
+    "set": lambda pins: with_value(
+        _object(pins, "object"), text_of(pins.get("key")), pins.get("value")
+    ),
     "array_length": lambda pins: len(_items(pins)),
     "array_append": lambda pins: [*_items(pins), pins.get("item")],
     "array_dedup": _unique,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from actors._kernel.workflow.effects import StepPlan
-from actors._workflow.visual.nodes.texts import look_up, put, text_of
+from actors._workflow.visual.nodes.texts import look_up, text_of, with_value
 from actors._workflow.visual.visits import Visit, VisualNodeError
 
 _EMPTY: Final[dict[str, Any]] = {"boolean": False, "number": 0, "string": ""}
@@ -54,7 +54,7 @@ def set_var(visit: Visit) -> StepPlan:
         if isinstance(pin, dict) and "id" in pin
     }
     value = inputs.get("value", _EMPTY.get(str(kinds.get("value"))))
-    visit.run.vars = put(visit.run.vars, _name(inputs.get("name")), value)
+    visit.run.vars = with_value(visit.run.vars, _name(inputs.get("name")), value)
     visit.keep({"value": value})
     return visit.plan()
 
@@ -71,7 +71,7 @@ def set_vars(visit: Visit) -> StepPlan:
     values = (updates if isinstance(updates, dict) else {}) | inputs
     variables = {_name(name): value for name, value in values.items()}
     for name, value in variables.items():
-        visit.run.vars = put(visit.run.vars, name, value)
+        visit.run.vars = with_value(visit.run.vars, name, value)
     visit.keep({"updates": variables})
     return visit.plan()
 
@@ -82,7 +82,7 @@ def set_property(visit: Visit) -> StepPlan:
     name, key = _name(inputs.get("name")), text_of(inputs.get("key")).strip(".")
     if not key:
         raise VisualNodeError("it needs a key")
-    visit.run.vars = put(visit.run.vars, f"{name}.{key}", inputs.get("value"))
+    visit.run.vars = with_value(visit.run.vars, f"{name}.{key}", inputs.get("value"))
     visit.keep({"value": look_up(visit.run.vars, name)})
     return visit.plan()
 
@@ -98,7 +98,7 @@ def add_to_list(visit: Visit) -> StepPlan:
         raise VisualNodeError(f"{name!r} holds a {type(stored_list).__name__}, not a list")
     item = inputs.get("item")
     new_list = [*(stored_list or []), *([] if item is None else [item]), *(items or [])]
-    visit.run.vars = put(visit.run.vars, name, new_list)
+    visit.run.vars = with_value(visit.run.vars, name, new_list)
     visit.keep({"list": new_list})
     return visit.plan()
 

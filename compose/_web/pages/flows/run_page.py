@@ -26,7 +26,7 @@ from actors._kernel.workflow.step_record import verify_ledger_chain
 from actors._runtime.runtime import Runtime
 from actors._workflow.hosted.ledger_feed import BEGIN, LedgerPlace, begin_of_generation, flow_of
 from actors._workflow.hosted.step_entry import Folded
-from actors._workflow.machine.branches import Path, leaves, seen_at
+from actors._workflow.machine.branches import Path, find_branch_state, leaves
 from actors._workflow.machine.records import is_paused
 from actors._workflow.machine.variables import LIMITS, NAMESPACES, RUNTIME, changes
 from compose._web.endpoint import Endpoints, StrictModel, WebCall, thing_of_run
@@ -282,7 +282,7 @@ async def _read(runtime: Runtime, run_id: RunId, begin: int, *, is_long: bool) -
 
 
 def _branch_vars(state: RunState, delta: dict[str, Any]) -> dict[str, Any]:
-    return (seen_at(state, tuple(delta.get("branch") or ())) or state).vars
+    return (find_branch_state(state, tuple(delta.get("branch") or ())) or state).vars
 
 
 def _value_at(variables: dict[str, Any], path: list[str]) -> Any:
@@ -419,7 +419,7 @@ def _present_states(run: RunState) -> dict[str, tuple[str, str]]:
         end_state = {run.current_node: (run.status.value, "")} if run.current_node else {}
         return states or end_state
     for leaf in leaves(run):
-        branch_state = seen_at(run, leaf.path)
+        branch_state = find_branch_state(run, leaf.path)
         if branch_state is not None and branch_state.current_node:
             node = (
                 branch_state.fork.join
@@ -502,7 +502,7 @@ def shown_waits(run: RunState, pending_waits: Sequence[WaitState]) -> list[Shown
     keys = {wait.wait_key for wait in pending_waits}
     waits = []
     for leaf in leaves(run):
-        branch_state = seen_at(run, leaf.path)
+        branch_state = find_branch_state(run, leaf.path)
         if leaf.wait is None or branch_state is None:
             continue
         is_outside, is_open = leaf.wait.reason in OUTSIDE, leaf.wait.wait_key in keys

@@ -171,7 +171,7 @@ def test_a_failure_that_its_parent_has_seen_closes_nobody() -> None:
     group = ScopeGroup(Branch("p"))
     a, b, _ = awaited(group, "a", "b", "c")
     end(a, ValueError("seen"))
-    group.joined.add(a)
+    group.joined_branches.add(a)
     assert steps(group) == []
 
     end(b, ValueError("not seen"))

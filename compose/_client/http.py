@@ -222,7 +222,8 @@ class Http:
     ) -> httpx2.Request:
         is_json = body is not None and not isinstance(body, bytes)
         content = json.dumps(body, ensure_ascii=False).encode() if is_json else body
-        params = {name: value for name, value in (query or {}).items() if value is not None}
+        fields = {name: value for name, value in (query or {}).items() if value is not None}
+        params = fields or None  # without fields httpx would remove the query of the path
         return self._client.build_request(
             method, path, content=content, params=params, headers=headers, timeout=timeout
         )
@@ -287,8 +288,9 @@ class Http:
             return self.unexpected_answer(b"status %d: %s" % (status, text))
         remedy = str(problem.get("remedy", ""))
         if code == "unauthenticated":
+            command = "`callboard tokens create`"
             remedy = (
-                "give a token (`callboard tokens create`): --token-file FILE or CALLBOARD_API_TOKEN"
+                f"{self.url} needs a token ({command}): --token-file FILE or CALLBOARD_API_TOKEN"
             )
         if response.is_server_error:
             error_class = ApiUnreachableError if status in _UNAVAILABLE else ApiFailedError

@@ -6,7 +6,6 @@ import json
 import sys
 import traceback
 from collections.abc import Sequence
-from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -219,8 +218,8 @@ _NOT_FOUND: Final = (
     UnknownSessionError,
     errors.RunSweptError,
 )
-_NO: Final = (HTTPStatus.CONFLICT, HTTPStatus.GONE)
-"""Statuses of a request that was right, and that the state of its thing does not allow."""
+_NO: Final = ("stale_resume",)
+"""Codes of refusals of a request that was right, but came too late."""
 # Class names in place of classes: only the commands that need a server's client import its module.
 _UNREACHABLE: Final = frozenset(
     {
@@ -269,7 +268,7 @@ def explain_error(exc: Exception) -> tuple[str, Exit]:
 
 def _code(exc: errors.ActorsError) -> Exit:
     name = type(exc).__name__
-    if name == "ApiRefusedError" and getattr(exc, "status", 0) in _NO:
+    if getattr(exc, "code", "") in _NO:
         return Exit.FAILED
     if isinstance(exc, _NOT_FOUND) or name in _GONE:
         return Exit.NOT_FOUND

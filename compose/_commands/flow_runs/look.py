@@ -96,6 +96,7 @@ def _print_run(run: GraphRunJson, server: str | None) -> None:
             ("flow", run.flow),
             ("status", _status(run)),
             ("node", run.node),
+            ("session", run.session),
             ("created", f"{ago(run.created_at)} ago"),
             ("changed", f"{ago(run.updated_at)} ago"),
             ("output", short(run.output)),

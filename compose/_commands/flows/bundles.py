@@ -67,7 +67,7 @@ class RegistryTarget(Deployment):
             raise ContractError("--directory and a database name two registries: give one of them")
         async with self.open(tenant=self.tenant) as callboard:
             name = f"tenant {self.tenant}" if self.server is None else callboard.url
-            yield InstalledBundles(callboard), name
+            yield InstalledBundles(callboard, self.server), name
 
 
 FOLDER: Final = RegistryTarget()

@@ -28,10 +28,11 @@ class InstalledBundles(BundleRegistry):
 
     Args:
         callboard: The client.
+        url: The address of the server; None over a database.
     """
 
-    def __init__(self, callboard: Callboard) -> None:
-        self._flows, self._url = callboard.flows, callboard.url
+    def __init__(self, callboard: Callboard, url: str | None = None) -> None:
+        self._flows, self._url = callboard.flows, url
 
     @override
     async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
@@ -83,11 +84,13 @@ class InstalledBundles(BundleRegistry):
         return []
 
     def _record(self, flow: InstalledFlowJson) -> BundleRecord:
+        path = f"/v1/flows/{quote_name(flow.flow)}/bundle"
+        place = "the database" if self._url is None else f"{self._url.rstrip('/')}{path}"
         return BundleRecord(
             manifest=flow.manifest,
             hash=flow.hash,
             size_bytes=flow.size_bytes,
-            place=f"{self._url}/v1/flows/{quote_name(flow.flow)}/bundle",
+            place=place,
             installed_by=flow.installed_by,
             installed_at=flow.installed_at,
         )

@@ -139,6 +139,7 @@ class GraphRunJson(ListedGraphRunJson):
 
     Attributes:
         node: The next node, or the node at which the run waits or ended.
+        session: The session of the run; null if it has none.
         waits: The current waits. A wait for an answer is listed once its answer would be accepted.
         wait: The first of `waits`; null if there is none.
         vars: The run's vars.
@@ -149,6 +150,7 @@ class GraphRunJson(ListedGraphRunJson):
     """
 
     node: str
+    session: str | None
     waits: list[GraphWaitJson]
     wait: GraphWaitJson | None
     vars: dict[str, JsonValue]
@@ -310,6 +312,7 @@ async def show(call: WebCall) -> GraphRunJson:
         **_facts(row),
         "status": state.status,
         "node": state.current_node,
+        "session": state.session_id,
         "waits": waits,
         "wait": waits[0] if waits else None,
         "vars": state.vars,

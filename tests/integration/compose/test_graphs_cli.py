@@ -61,8 +61,8 @@ async def test_a_run_is_started_answered_and_checked(cli: Cli) -> None:
         again = await cli.call(*begin)
         assert (started.data["is_new"], again.out.strip()) == (True, run)
         view = await waiting(cli, run)
-        assert (view["status"], view["current_node"]) == ("waiting", "ask")
-        assert (view["waits"][0]["prompt"], view["session_id"]) == ("Refund?", "s1")
+        assert (view["status"], view["node"]) == ("waiting", "ask")
+        assert (view["waits"][0]["prompt"], view["session"]) == ("Refund?", "s1")
         text = (await cli.call("graphs", "show", run)).out
         assert "waits for user ok/1: Refund? (yes / no)" in text
         odd = await cli.call("graphs", "resume", run, "other", "1")

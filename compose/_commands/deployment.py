@@ -7,7 +7,7 @@ them in this process.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from actors._kernel.runtime.ids import DEFAULT_TENANT
 from actors._runtime.replay.verdict import known_id, row_of
-from actors.errors import ContractError
+from actors.errors import ContractError, UnknownRunError
 from compose._assembly.settings import read_settings
 from compose._commands.options import Flag, Target
 from compose._commands.output import NoDataError
@@ -64,7 +64,6 @@ class Deployment(Target):
         Raises:
             ContractError: Options contradict each other, or name no deployment.
             NoDataError: The file of the token cannot be read, or the folder of `--data` has no data.
-            UnknownRunError: The database has no such run.
         """
         # Imported just before the connection, so that help and mistyped options answer fast.
         from compose._client.callboard import Callboard  # noqa: PLC0415
@@ -74,7 +73,9 @@ class Deployment(Target):
                 raise ContractError("--token-file: the token is for --server URL, which is missing")
             async with self.client() as runtime:
                 if run is not None:
-                    tenant = (await row_of(runtime.store, known_id(run))).agent_id.tenant
+                    # The API answers for a run that is not there, as it does at a server.
+                    with suppress(UnknownRunError):
+                        tenant = (await row_of(runtime.store, known_id(run))).agent_id.tenant
                 async with Callboard.over(runtime, tenant=tenant, principal=principal) as callboard:
                     yield callboard
             return

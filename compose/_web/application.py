@@ -135,7 +135,8 @@ def client_app(runtime: Runtime, principal: Principal) -> ASGIApp:
     """
     api = WebApi(runtime=runtime, local=principal, is_client=True)
     handlers = dict.fromkeys((404, 405), _refuse)
-    return Starlette(routes=_routes(api, Origins(), ENDPOINTS), exception_handlers=handlers)
+    routes = _routes(api, Origins(), ENDPOINTS)
+    return Limited(Starlette(routes=routes, exception_handlers=handlers))
 
 
 def _routes(api: WebApi, origins: Origins, endpoints: Iterable[WebEndpoint]) -> list[Route]:

@@ -17,6 +17,7 @@ from compose._web.endpoint import (
     ShownModel,
     StrictModel,
     WebCall,
+    WebChange,
     WebEndpoint,
     thing_of_run,
     thing_of_session,
@@ -77,8 +78,11 @@ async def decide(call: WebCall, _: None, body: DecisionJson) -> Done:
     )
 
 
-async def audit_decision(call: WebCall, run_id: RunId, id_: str, *, approve: bool) -> None:
-    """Note a decision as a change of the session whose run, or a run below it, asked; else of the root run."""
+async def audit_decision(call: WebCall, run_id: RunId, id_: str, *, approve: bool) -> WebChange:
+    """Note a decision as a change of the session whose run, or a run below it, asked; else of the root run.
+
+    Return the change.
+    """
     reads = call.runtime.store.reads
     row = await row_of(call.runtime.store, run_id)
     root = row if row.root in (None, run_id) else await reads.run(row.root)
@@ -89,7 +93,7 @@ async def audit_decision(call: WebCall, run_id: RunId, id_: str, *, approve: boo
             thing = thing_of_session(agent)
     before = {"approval": id_, "run": run_id, "status": "pending"}
     after = {"approval": id_, "run": run_id, "status": "approved" if approve else "denied"}
-    call.audit(thing, agent=agent, before=before, after=after)
+    return call.audit(thing, agent=agent, before=before, after=after)
 
 
 ENDPOINTS: Final = (

@@ -29,6 +29,7 @@ from actors._kernel.stores.conversations import SessionRow
 from actors._kernel.stores.errors import UnknownNodeError, UnknownSessionError
 from actors._kernel.stores.outside import Caller, Order
 from actors._kernel.stores.runs import OnConflict
+from actors._kernel.text import check_number
 from actors._runtime.loop.tasks import TaskScope
 from actors._runtime.replay.verdict import row_of
 from actors._runtime.runtime import Runtime
@@ -288,6 +289,7 @@ class AgentRuntime:
         self, *, limit: int = 100, before: datetime | None = None
     ) -> list[SessionRow]:
         """Return the sessions of the app. The session that changed last comes first."""
+        check_number("limit", limit, low=0)
         return await self.runtime.store.data.sessions.recent(
             self.tenant, self.app, limit=limit, before=before
         )

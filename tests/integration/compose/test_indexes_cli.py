@@ -66,4 +66,4 @@ def test_a_wrong_size_is_refused(cli: Cli) -> None:
     """Before anything happens."""
     said = cli("indexes", "build", "--memory-mb", "0")
     assert said.code == Exit.USAGE
-    assert "1 or more MiB" in said.err
+    assert "Give MiB, 1 to 1048576." in said.err

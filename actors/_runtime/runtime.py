@@ -384,6 +384,7 @@ class Runtime(Client):
             RegistrationError: Not an agent, or its type is served with `register_type`.
         """
         self._registry.add(agent)
+        self._host.prepare_models([agent])
         await self._host.claim()
 
     async def register_type(self, type_: str, factory: Callable[[AgentId], Agent]) -> None:

@@ -35,7 +35,6 @@ __all__ = [
     "read_or",
     "recordable",
     "sized",
-    "text_bytes",
     "unfenced",
 ]
 
@@ -136,11 +135,6 @@ def fresh(value: T) -> T:
     if kind is list or kind is tuple:
         return cast("T", kind(map(fresh, data)))
     return value
-
-
-def text_bytes(value: object) -> int:
-    """Return how many bytes JSON data has as text, to within the notation of its numbers."""
-    return len(to_json(value))
 
 
 def unfenced(text: str) -> str:

@@ -56,16 +56,17 @@ def is_name(value: object) -> bool:
     return _problem(value, MAX_NAME_BYTES, "") is None
 
 
-def check_number(what: str, value: object) -> None:
-    """Check that this is a whole number that fits into a column.
+def check_number(what: str, value: object, *, low: int = -MAX_INT, high: int = MAX_INT) -> None:
+    """Check that this is a whole number from `low` to `high`, by default one that fits into a column.
 
     Raises:
         ContractError: It is not.
     """
-    if not isinstance(value, int) or not -MAX_INT <= value <= MAX_INT:
-        description = f"{value:.3g}" if isinstance(value, float) else f"a {type(value).__name__}"
-        msg = f"{what} is no whole number from {-MAX_INT} to {MAX_INT}: {description}"
-        raise ContractError(msg)
+    if not isinstance(value, int) or not low <= value <= high:
+        is_short = isinstance(value, int) and -(2**63) <= value < 2**63
+        kind = f"a {type(value).__name__}" if not isinstance(value, float) else f"{value:.3g}"
+        description = str(value) if is_short else kind
+        raise ContractError(f"{what} is no whole number from {low} to {high}: {description}")
 
 
 def check_message(message: Message) -> None:

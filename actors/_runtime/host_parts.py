@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+from actors._kernel.agent.agent import Agent
+from actors._kernel.agent.models import prepare
 from actors._kernel.runtime.hints import DeltaBus, LogHints
 from actors._kernel.runtime.ids import TOPICS, HostIncarnation
 from actors._runtime.client.gateway_api import GatewayListener
@@ -76,6 +78,8 @@ class HostParts:
         if mail_broker is not None:
             self.mail = MailService(mail_broker, worker, notifications)
         self._listeners: list[GatewayListener] = []
+        self._unprepared_models: dict[int, object] = {}
+        """By identity, since many agents have one model."""
 
     async def start(self) -> None:
         """Start all parts, in order. Starting twice does nothing."""
@@ -102,6 +106,7 @@ class HostParts:
         self._tasks.keep(self._posts.run, name="posts")
         if self.mail is not None:
             self._tasks.keep(self.mail.run, name="mail")
+        self.prepare_models(())
 
     async def stop(self, *, drain_s: float) -> None:
         """Stop all parts, in order: first what takes work, last the leases."""
@@ -145,6 +150,20 @@ class HostParts:
         self._tasks.cancel()
         self.worker.abandon()
 
+    def prepare_models(self, agents: Iterable[Agent]) -> None:
+        """Let the models of agents load in the background what their first calls need, once this host serves.
+
+        The import of a provider's SDK takes seconds, which the first run would wait for.
+        """
+        models = self._unprepared_models
+        for agent in agents:
+            model = getattr(agent, "model", None)
+            if hasattr(model, "prepare"):
+                models[id(model)] = model
+        if models and self._is_started and self.serves:
+            self._unprepared_models = {}
+            self._tasks.start(_prepare(models.values()), name="models")
+
     async def claim(self) -> None:
         """Poll now for shards without an owner; for callers that saw a host die."""
         if self._is_started and not self._is_putting_off:
@@ -159,6 +178,15 @@ class HostParts:
         finally:
             self._is_putting_off = False
         await self.claim()
+
+
+async def _prepare(models: Iterable[object]) -> None:
+    for model in models:
+        try:
+            await prepare(model)
+        except Exception as exc:  # noqa: BLE001 - a client may raise anything: its first call raises it again
+            extra = {"model": str(getattr(model, "name", "")), "reason": str(exc)}
+            _log.warning("a model could not be prepared", extra=extra)
 
 
 async def _in_order(call: Awaitable[None]) -> None:

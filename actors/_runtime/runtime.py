@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from actors._context.history import StoreHistory
 from actors._kernel.agent.agent import Agent
-from actors._kernel.basics import Clock, Entropy
+from actors._kernel.basics import Clock, Entropy, check_s
 from actors._kernel.hidden import HiddenNames
 from actors._kernel.runtime.effects import Journal, ResultCache
 from actors._kernel.runtime.hints import Nudge
@@ -19,9 +19,11 @@ from actors._kernel.runtime.scheduler import Scheduler
 from actors._kernel.runtime.sources import Inbox, Supervisor
 from actors._kernel.runtime.waits import SignalBus
 from actors._kernel.stores.administration import EACH, UsageBy, UsageFilter, UsageTotal
+from actors._kernel.stores.limits import MAX_SLOTS
 from actors._kernel.stores.outside import Front
 from actors._kernel.stores.run_store import RunStore
 from actors._kernel.stores.topics import FanoutStrategy, FollowGraph
+from actors._kernel.text import check_number
 from actors._runtime.client.approvals import Approvals
 from actors._runtime.client.client import Client
 from actors._runtime.client.gateway_api import RuntimeFront
@@ -77,6 +79,9 @@ class Runtime(Client):
             them from the log; a hint, never needed.
         tracing: Makes spans; by default there are some where OpenTelemetry is set up in this process.
         hidden_names: What events of sessions do not show.
+
+    Raises:
+        ContractError: A number is out of its range.
     """
 
     def __init__(  # noqa: PLR0913 - every part can be handed in
@@ -104,6 +109,10 @@ class Runtime(Client):
         tracing: Tracing | None = None,
         hidden_names: HiddenNames | None = None,
     ) -> None:
+        suspend_after = check_s("suspend_after", suspend_after)
+        check_number("capacity", capacity, low=1, high=MAX_SLOTS)
+        if heartbeat_s is not None and check_s("heartbeat_s", heartbeat_s) == 0:
+            raise ContractError(f"heartbeat_s is {heartbeat_s}: give seconds above 0")
         clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
         foreign = Foreign(event_log, inbox, journal, scheduler, signal_bus, follow_graph, fanout)
         store = foreign.store(store, clock)
@@ -317,7 +326,7 @@ class Runtime(Client):
             EraseRequest(tenant=tenant, agent=agent, session=session, about=about),
             also=(*GlobalTaskStore.erasable(), *also),
             cancel=partial(self.cancel, reason="its data is erased") if cancel else None,
-            wait_s=wait_s,
+            wait_s=check_s("wait_s", wait_s),
             on_progress=on_progress,
         )
         now = self._clock.now()
@@ -359,7 +368,7 @@ class Runtime(Client):
 
         Nothing new is started at once; what executes has `drain_s` seconds to end or suspend.
         """
-        await self._host.stop(drain_s=drain_s)
+        await self._host.stop(drain_s=check_s("drain_s", drain_s))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -375,6 +384,7 @@ class Runtime(Client):
             RegistrationError: Not an agent, or its type is served with `register_type`.
         """
         self._registry.add(agent)
+        self._host.prepare_models([agent])
         await self._host.claim()
 
     async def register_type(self, type_: str, factory: Callable[[AgentId], Agent]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from actors._kernel.agent.transcript import Turn
+from actors._kernel.basics import check_s
 from actors._kernel.json import JsonValue
 from actors._kernel.runtime.ids import AgentId, RunId
 from actors._kernel.runtime.rows import RunRow
@@ -194,11 +195,11 @@ class SessionRun:
             reason: The reason, which is written to the run's log.
             timeout_s: Seconds after which the call returns even if the run has not ended.
         """
-        clock = asyncio.get_running_loop().time
+        limit_s, clock = check_s("timeout_s", timeout_s), asyncio.get_running_loop().time
         started_s = clock()
         await self._runtime.cancel(self.run_id, reason=reason)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(limit_s):
                 await self.wait()
         except TimeoutError:
             self._tell("cancel_timeout", {"waited_s": timeout_s})

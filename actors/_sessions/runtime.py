@@ -29,9 +29,10 @@ from actors._kernel.stores.conversations import SessionRow
 from actors._kernel.stores.errors import UnknownNodeError, UnknownSessionError
 from actors._kernel.stores.outside import Caller, Order
 from actors._kernel.stores.runs import OnConflict
+from actors._kernel.text import check_number
 from actors._runtime.loop.tasks import TaskScope
 from actors._runtime.replay.verdict import row_of
-from actors._runtime.runtime import Runtime
+from actors._runtime.runtime import Runtime, host_of
 from actors._sessions import cleanup
 from actors._sessions.agent import Approving, OnApproval, SessionAgent, close, resources_of
 from actors._sessions.artifacts import (
@@ -135,6 +136,7 @@ class AgentRuntime:
         self._is_open = True
         if self._modes:
             await self.runtime.register_type(self.app, self._agent)
+            host_of(self.runtime).prepare_models(self._modes.values())
         if self._owns_runtime:
             await self.runtime.start()
         if self._ttl is not None and self._modes:
@@ -288,6 +290,7 @@ class AgentRuntime:
         self, *, limit: int = 100, before: datetime | None = None
     ) -> list[SessionRow]:
         """Return the sessions of the app. The session that changed last comes first."""
+        check_number("limit", limit, low=0)
         return await self.runtime.store.data.sessions.recent(
             self.tenant, self.app, limit=limit, before=before
         )

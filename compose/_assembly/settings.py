@@ -9,7 +9,8 @@ from pydantic import AliasChoices, Field, ValidationError, field_validator, mode
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from actors._kernel.hidden import DEFAULT_NAMES
-from actors.errors import ContractError
+from actors._kernel.stores.limits import MAX_SLOTS
+from actors.errors import MAX_WAIT_S, ContractError
 
 NATS_LOGIN: Final = (
     "nats_credentials",
@@ -114,14 +115,14 @@ class Settings(BaseSettings):
     namespace: str = Field(default="", pattern=r"^[a-z0-9_-]{0,32}$")
     local_delivery: bool = True
     gateway: bool = True
-    lease_s: float = Field(default=10.0, gt=0, le=3600)
-    heartbeat_s: float | None = Field(default=None, gt=0)
-    blocked_s: float = Field(default=60.0, gt=0)
-    suspend_after: float = Field(default=5.0, ge=0)
-    capacity: int = Field(default=1000, ge=1)
-    drain_s: float = Field(default=30.0, ge=0)
-    start_wait_s: float | None = Field(default=None, ge=0)
-    outage_s: float = Field(default=60.0, ge=0)
+    lease_s: float = Field(default=10.0, ge=0.1, le=3600)
+    heartbeat_s: float | None = Field(default=None, ge=0.01, le=1800)
+    blocked_s: float = Field(default=60.0, gt=0, le=MAX_WAIT_S)
+    suspend_after: float = Field(default=5.0, ge=0, le=MAX_WAIT_S)
+    capacity: int = Field(default=1000, ge=1, le=MAX_SLOTS)
+    drain_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S)
+    start_wait_s: float | None = Field(default=None, ge=0, le=MAX_WAIT_S)
+    outage_s: float = Field(default=60.0, ge=0, le=MAX_WAIT_S)
     retain_days: float | None = Field(default=30.0, gt=0, le=36_500)
     otlp_endpoint: str | None = Field(
         default=None,

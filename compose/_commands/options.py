@@ -47,15 +47,30 @@ _MOST_S: Final = 100 * 365 * 86_400
 _INT32: Final = 2**31 - 1
 
 
-def within(low: float, high: float, words: str) -> Parameter:
-    """Return a validator of one number or a list: outside of the range it raises ValueError(`words`)."""
+def within(low: float, high: float, what: str = "") -> Parameter:
+    """Return a validator of one number or a list: outside of the range it raises ValueError.
+
+    The text names the range and `what` the numbers are, such as ``seconds``.
+    """
+    text = f"Give {what}{', ' * bool(what)}{_number_text(low)} to {_number_text(high)}."
 
     def check(_: object, value: float | list[float] | None) -> None:
         numbers = value if isinstance(value, list) else [value]
         if not all(n is None or low <= n <= high for n in numbers):  # NaN is in no range
-            raise ValueError(words)
+            raise ValueError(text)
 
     return Parameter(validator=check)
+
+
+def _number_text(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:.10g}"
+
+
+def within_setting(name: str, what: str = "") -> Parameter:
+    """Return a validator for an option that overrides a setting: the range is that of the setting."""
+    bounds = Settings.model_fields[name].metadata
+    low, high = (next(getattr(b, end) for b in bounds if hasattr(b, end)) for end in ("ge", "le"))
+    return within(low, high, what)
 
 
 def _agent(_: object, tokens: Sequence[Token]) -> AgentId:
@@ -70,22 +85,21 @@ DebugFlag = Annotated[Flag, Parameter(help="Show the traceback of an error, and 
 AllFlag = Annotated[Flag, Parameter(name="--all")]
 FollowFlag = Annotated[Flag, Parameter(alias="-f")]
 
-Limit = Annotated[int, within(1, 1_000_000, "Give 1 or more, up to 1000000.")]
+Limit = Annotated[int, within(1, 1_000_000)]
 """Greatest number of rows that a command shows, 1 to 1,000,000."""
 LimitOpt = Annotated[Limit, Parameter(help="Show at most this number of rows.")]
 MostRunsOpt = Annotated[
     Limit, Parameter(help="Show at most this number of runs. A line says if there are more.")
 ]
-Seq = Annotated[int, within(0, _INT32, "Give the number of a log entry, 0 or more.")]
+Seq = Annotated[int, within(0, _INT32, "the number of a log entry")]
 FromSeqOpt = Annotated[Seq, Parameter(help="Start at this entry.")]
-Count = Annotated[int, within(0, _INT32, "Give 0 or more.")]
+Count = Annotated[int, within(0, _INT32)]
 PriorityOpt = Annotated[
-    int,
-    within(-_INT32, _INT32, "Give a number near 0."),
-    Parameter(help="Runs with a lower number start first."),
+    int, within(-_INT32, _INT32), Parameter(help="Runs with a lower number start first.")
 ]
-Seconds = Annotated[float, within(0, _MOST_S, "Give seconds, 0 or more.")]
-LETTERS: Final = within(1, 2**63 - 1, "Give numbers that `callboard dlq list` shows.")
+Seconds = Annotated[float, within(0, _MOST_S, "seconds")]
+LeaseOpt = Annotated[float, within_setting("lease_s", "seconds")]
+LETTERS: Final = within(1, 2**63 - 1, "numbers that `callboard dlq list` shows")
 LettersArg = Annotated[
     list[int] | None,
     Parameter(negative="", help="Numbers that `callboard dlq list` shows."),

@@ -282,10 +282,12 @@ async def _register(runtime: Runtime, spec: str, target: object) -> None:
         await target.register(runtime)
         return
     if isinstance(target, ModalAgent):
+        from actors._runtime.runtime import host_of  # noqa: PLC0415 - who serves has loaded it
         from actors._sessions.agent import SessionAgent  # noqa: PLC0415 - needed only for sessions
 
         if isinstance(target, SessionAgent):
             await runtime.register_type(target.id.type, target.of_id)
+            host_of(runtime).prepare_models(target.modes.values())
             return
     await runtime.register(agent_of(spec, target))
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from actors._kernel.agent.message import MAX_PAYLOAD_BYTES
 from actors._kernel.runtime.log_entry import EntryKind
 from actors._kernel.runtime.scheduler import RunStatus
-from actors.errors import EffectOutsideScopeError, RunFailedError
+from actors._runtime import Runtime
+from actors.errors import ContractError, EffectOutsideScopeError, RunFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -321,3 +323,54 @@ async def test_code_that_uses_random_values_is_parked(bed: Bed) -> None:
     parked = await bed.seen(run_id, EntryKind.RUN_PARKED)
     assert parked.payload["reason"] == "non_determinism"
     assert bed.world.count["chance"] == 1
+
+
+NO_NUMBERS: Final = (math.nan, math.inf, 1e308, 10**30, "text")
+"""Values of arguments that have a bound: no number, or beyond every bound."""
+
+
+@pytest.mark.parametrize(
+    "settings", [{"suspend_after": None}, {"capacity": 0}, {"capacity": -1}, {"heartbeat_s": 0}]
+)
+def test_a_runtime_has_settings_within_their_ranges(settings: dict[str, Any]) -> None:
+    """A number out of its range is refused when the runtime is made, and the error names the argument."""
+    [(name, value)] = settings.items()
+    for refused_value in (value, *NO_NUMBERS):
+        arguments: Any = {name: refused_value}
+        with pytest.raises(ContractError, match=rf"^{name} is .*(give|from 1 to|no whole number)"):
+            Runtime(**arguments)
+
+
+async def test_a_number_without_bounds_is_refused_at_the_call(bed: Bed) -> None:
+    """The error names the argument on every assembly; it is no error of a server or of asyncio."""
+
+    async def act(ctx: RunContext, inbox: list[Message]) -> int:
+        del ctx, inbox
+        return 1
+
+    agent_id = await bed.serve(act)
+    run_id = await bed.submit(agent_id)
+    await bed.result(run_id)
+    runtime = bed.runtime
+    calls: dict[str, Callable[[Any], Any]] = {
+        "priority": lambda n: runtime.submit(agent_id, 1, priority=n, tenant=agent_id.tenant),
+        "max_retries": lambda n: runtime.submit(agent_id, 1, max_retries=n, tenant=agent_id.tenant),
+        "seq": lambda n: runtime.resolve(run_id, "0", seq=n),
+        "at_seq": lambda n: runtime.fork_run(run_id, at_seq=n),
+        "copy": lambda n: runtime.fork_run(run_id, at_seq=0, copy=n),
+        "from_seq": lambda n: anext(aiter(runtime.entries(run_id, from_seq=n))),
+        "from_seq of tail": lambda n: anext(aiter(runtime.tail(run_id, from_seq=n))),
+        "limit": lambda n: runtime.approvals.open(limit=n),
+        "limit of a page": lambda n: runtime.history.get_messages(
+            agent_id, session_id="s", limit=n
+        ),
+        "offset of a page": lambda n: runtime.history.get_messages(
+            agent_id, session_id="s", offset=n
+        ),
+        "wait_s": lambda n: runtime.erase(tenant="nobody", wait_s=n),
+        "drain_s": lambda n: runtime.stop(drain_s=n),
+    }
+    for name, call in calls.items():
+        for value in NO_NUMBERS:
+            with pytest.raises(ContractError, match=rf"^{name.partition(' of tail')[0]}.* is "):
+                await call(value)

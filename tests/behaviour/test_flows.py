@@ -559,6 +559,45 @@ async def test_a_long_run_continues_as_new(
     assert seqs == [*range(len(seqs))]
 
 
+async def test_a_loaded_run_counts_its_log_as_one_in_memory_does(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each entry the size is the same in a replay, so both continue as new after the same step."""
+    sizes: dict[int, list[int]] = {}
+    checkpoint = graph_run.GraphRun._checkpoint
+
+    async def noting(run: graph_run.GraphRun) -> None:
+        decisions = run._decisions
+        sizes.setdefault(decisions.entries, []).append(decisions.size_bytes)
+        await checkpoint(run)
+
+    monkeypatch.setattr(graph_run.GraphRun, "_checkpoint", noting)
+
+    def loop(run: RunState, _ctx: Any) -> StepPlan:
+        run.vars["n"] = run.vars.get("n", 0) + 1
+        if run.vars["n"] > 4:
+            return StepPlan("loop", next_node="end")
+        effect = Effect(T.TOOL_CALLS, {"text": "y" * 500}, "did")
+        if run.vars["n"] == 4:
+            effect = Effect(T.ASK_USER, {"prompt": "?", "wait_key": "k"}, "got")
+        return StepPlan("loop", effect, next_node="loop")
+
+    stage = await staged(
+        bed,
+        WorkflowSpec("flow", "loop", {"loop": loop, "end": ending}),
+        effect_handlers={T.TOOL_CALLS: completing("x" * 2_000)},
+    )
+    run_id = await stage.runs.start("flow")
+    await stage.waits(run_id)
+    await stage.restart()
+    await stage.runs.resume(run_id, "k", "yes")
+    await stage.ended(run_id)
+
+    assert len(sizes) >= 6
+    assert any(len(counted) > 1 for counted in sizes.values()), "nothing was replayed"
+    assert [len({*counted}) for counted in sizes.values()] == [1] * len(sizes)
+
+
 @pytest.mark.item(446, 447)
 async def test_a_tampered_record_is_found(bed: Bed) -> None:
     """The check names the place of a record that was changed, removed or moved."""

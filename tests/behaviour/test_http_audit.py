@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from actors._runtime.client.approvals import Approvals
 from tests.behaviour.agui import Counter, Thread, approve
 from tests.behaviour.guarded import guarded_on
 from tests.behaviour.test_http_access import crew, prepared
@@ -11,6 +12,8 @@ from tests.behaviour.test_pages import EVIL, page_of
 from tests.behaviour.web import run_message, web_on
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.behaviour.bed import Bed
     from tests.behaviour.guarded import Guarded
 
@@ -155,6 +158,28 @@ async def test_a_decision_by_ag_ui_is_a_change_of_the_thread(bed: Bed, app: str)
         assert (change["action"], change["outcome"]) == ("approval.decide", "done")
         assert change["after"]["status"] == "approved"
         assert change["principal"] == "local"
+
+
+async def test_a_decision_that_another_client_made_first_is_not_this_ones(
+    bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made between the look at the thread and the decision by AG-UI, which changes nothing then."""
+    decide = Approvals.decide
+
+    async def decide_second(approvals: Approvals, approval_id: str, **decision: Any) -> Any:
+        await decide(approvals, approval_id, approve=True, by="somebody faster")
+        return await decide(approvals, approval_id, **decision)
+
+    desk = Counter()
+    async with web_on(bed, desk.agent(), app_name=app) as web:
+        thread = Thread(web, f"/agui/{app}")
+        asked = await thread.ask("r1", "refund look_up")
+        monkeypatch.setattr(Approvals, "decide", decide_second)
+        await thread.run("r2", resume=approve(asked[-1]))
+        found = (await web.get(f"/v1/audit?thing=session:{app}/t"))["changes"]
+
+        assert found == []
+        assert desk.paid == ["7"]
 
 
 async def test_pages_show_changes_to_operators_and_nothing_in_them_acts(bed: Bed) -> None:

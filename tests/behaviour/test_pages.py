@@ -15,6 +15,7 @@ from actors._kernel.agent.transcript import NewTurn
 from actors._kernel.runtime.ids import AgentId
 from actors.agents import ReActAgent
 from actors.testing import FunctionModel, ModelReply
+from compose._web.pages import conversation
 from compose._web.pages.conversation import WINDOW
 from compose._web.pages.html import POLICY
 from compose._web.problems import HttpProblem, ProblemError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from actors._kernel.agent.message import Message
-    from actors._runtime import RunContext
+    from actors._runtime import RunContext, Runtime
     from tests.behaviour.bed import Bed
 
 EVIL: Final = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{1337*1337}}"
@@ -59,6 +60,29 @@ def read(answer: Answer, status: int = 200) -> Elements:
 async def page_of(web: WebClient, path: str, status: int = 200) -> Elements:
     """Return the page at a path."""
     return read(await web("GET", path, accept=HTML), status)
+
+
+async def test_a_page_of_a_session_that_never_rests_misses_no_event(
+    bed: Bed, app: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run begins and ends after each read of the open runs: its events are behind the page's cursor."""
+    async with web_on(bed, Echo().agent(), app_name=app) as web:
+        path, runs = await create_session(web), list[str]()
+        await run_message(web, path, "first")
+        read_runs = conversation.open_runs
+
+        async def read_before_a_run(runtime: Runtime, agent: AgentId) -> conversation.OpenRuns:
+            open_runs = await read_runs(runtime, agent)
+            runs.append((await run_message(web, path, "next"))["run_id"])
+            return open_runs
+
+        monkeypatch.setattr(conversation, "open_runs", read_before_a_run)
+        [main] = (await page_of(web, f"/chat/{app}/s")).all("main")
+        events = (await web.get(f"{path}/events?after={main['data-cursor']}"))["events"]
+
+        assert len(runs) > 2
+        assert {event["run_id"] for event in events} == {runs[-1]}
+        assert [event["type"] for event in events][-1] == "run_completed"
 
 
 class EvilDesk(ReActAgent):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from actors._kernel.runtime.hints import Nudge
     from actors._kernel.runtime.ids import RunId
+    from actors._kernel.runtime.rows import LoadedRun
     from actors._kernel.runtime.scheduler import ShardLease
 
 
@@ -89,6 +90,9 @@ class Faults:
         orders: What an operator does, and when.
         back: When the rows, in memory, go back, and to what they were at which time before.
         full: From when to when the disk of the database is full.
+        unreadable: Numbers of the runs whose rows cannot be read when they are loaded; 0 is the first run that
+            is loaded.
+        loaded: Number of runs that were loaded so far.
     """
 
     nth: int | None = None
@@ -112,6 +116,24 @@ class Faults:
     orders: tuple[tuple[float, str], ...] = ()
     back: tuple[float, float] | None = None
     full: tuple[float, float] | None = None
+    unreadable: tuple[int, ...] = ()
+    loaded: int = 0
+
+    async def after_load(
+        self, run_ids: Sequence[RunId], runs: Sequence[LoadedRun]
+    ) -> list[LoadedRun]:
+        """Return the loaded runs as the host reads them; `on_load` is told of them."""
+        if self.struck and self.on_load is not None:
+            await self.on_load(run_ids)
+        return [self._as_read(run) for run in runs]
+
+    def _as_read(self, run: LoadedRun) -> LoadedRun:
+        """Count a run that is loaded; return it, or its row alone if its other rows cannot be read now."""
+        self.loaded += 1
+        if self.loaded - 1 not in self.unreadable:
+            return run
+        problem = f"entry {run.row.last_seq} of run {run.row.run_id} cannot be decoded"
+        return replace(run, entries=(), messages=(), unreadable=problem)
 
     def strikes(self, method: str, *args: Any) -> bool:
         """Count a call; return True if it is the faulty one."""
@@ -208,8 +230,8 @@ class FaultyStore:
         result = await (self._send(work) if manner is Manner.SENT else work)
         if name == "claim":
             self._faults.leases += result
-        if name == "load" and self._faults.struck and self._faults.on_load is not None:
-            await self._faults.on_load(*args)
+        if name == "load":
+            result = await self._faults.after_load(args[0], result)
         if manner is Manner.DIE_AFTER:
             await self._end()
         if manner is Manner.LATE_ANSWER:

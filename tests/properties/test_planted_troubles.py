@@ -15,6 +15,7 @@ from actors._inmemory.runs.rows import MemoryRows
 from actors._kernel.agent.agent import MAX_MESSAGES
 from actors._kernel.runtime.rows import RESOLVE
 from actors._runtime.execution.ending import Ending
+from actors._runtime.journal import amendments
 from actors._runtime.journal.write_set import WriteSet
 from actors._runtime.loop import timers
 from actors._runtime.replay import failures as error_record
@@ -45,12 +46,14 @@ from tests.properties.test_troubles import (
     ORDERED,
     STEPPED,
     TALK_OR_MAIL,
+    UNREADABLE,
     UNRELIABLE,
     decides_once,
     goes_on,
     is_one_order,
     is_predicted,
     keeps_order,
+    reads_again,
     silences_nothing,
 )
 
@@ -168,6 +171,11 @@ def messages_have_any_size(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "check_payload_size", lambda *_, **__: None)
 
 
+def unreadable_rows_park_at_once(patch: pytest.MonkeyPatch) -> None:
+    """The first time that rows of a run cannot be read parks it."""
+    patch.setattr(amendments, "MAX_UNREADABLE", 1)
+
+
 REDRIVES: Final = st.integers(20, 119).map(
     lambda n: Faults(
         orders=tuple(
@@ -195,6 +203,7 @@ PLANTED: Final[list[tuple[Any, Callable[..., None], tuple[st.SearchStrategy[Any]
     (ends_of_time_overtake_answers, is_one_order, (limit_cases(), SEEDS, SUSPENDED)),
     (refused_questions_stay, keeps_order, (cycle_cases(), SEEDS, SUSPENDED, st.builds(Faults))),
     (runs_are_not_taken_apart, as_predicted, (batch_cases(), SEEDS, SUSPENDED)),
+    (unreadable_rows_park_at_once, reads_again, (TALK_OR_MAIL, SEEDS, SUSPENDED, UNREADABLE)),
     (every_error_has_a_text, as_predicted, (cases(), SEEDS, SUSPENDED)),
     (messages_have_any_size, as_predicted, (talking_cases(), SEEDS, SUSPENDED)),
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -159,6 +160,29 @@ def goes_on(case: Case, seed: int, suspend_after: float, faults: Faults) -> None
 def test_hosts_continue_after_a_rollback_of_the_rows(part: int) -> None:
     """A database that was rolled back takes over: hosts use its state, not their memory."""
     for_each(part, COUNT // 2, goes_on, TALK_OR_MAIL, SEEDS, SUSPENDED, BACK)
+
+
+UNREADABLE: Final = st.builds(
+    Faults, unreadable=st.lists(st.integers(0, 8), min_size=1, max_size=2, unique=True).map(tuple)
+)
+"""Fewer times than those after which a run is parked."""
+
+
+def reads_again(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
+    """Every promise holds, all runs end in time, and none is parked."""
+    seen = unpredicted(case, seed, suspend_after, replace(faults, loaded=0))
+    found = broken_promises(case, seen)
+    for entry in [*seen.entries, *(e for other in seen.others.values() for e in other.entries)]:
+        if entry.kind == "run.parked" and entry.payload.get("reason") == "unreadable":
+            found.append(f"run {entry.run_id} is parked: {entry.payload}")
+    found += [f"over after {seen.over_at} s only"] if seen.over_at > SILENT_S else []
+    assert not found, report(found, case, seed, faults)
+
+
+@parts
+def test_rows_that_can_be_read_again_park_no_run(part: int) -> None:
+    """Rows of a run that cannot be read once or twice harm neither that run nor another one."""
+    for_each(part, COUNT // 2, reads_again, TALK_OR_MAIL, SEEDS, SUSPENDED, UNREADABLE)
 
 
 def is_predicted(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import math
 import sys
+from typing import Any, Final
 
 import pytest
 from typing_extensions import override
@@ -15,6 +17,7 @@ from compose._commands.app import explain_error
 from compose._commands.output import Exit, print_json
 from compose._commands.serve.dev import Lines
 from compose._commands.terminal import print_facts, print_table, say
+from tests.unit.test_help import COMMANDS
 
 NOWHERE = "postgresql://u@127.0.0.1:1/d"
 HUGE = "9" * 30
@@ -23,9 +26,9 @@ HUGE = "9" * 30
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["runs", "list", "--limit", HUGE], "--limit. Give 1 or more"),
-        (["approvals", "list", "--limit", "0"], "--limit. Give 1 or more"),
-        (["followers", "news", "--limit=-3"], "--limit. Give 1 or more"),
+        (["runs", "list", "--limit", HUGE], "--limit. Give 1 to 1000000."),
+        (["approvals", "list", "--limit", "0"], "--limit. Give 1 to 1000000."),
+        (["followers", "news", "--limit=-3"], "--limit. Give 1 to 1000000."),
         (["runs", "log", "r", "--from-seq", HUGE], "--from-seq. Give the number of a log entry"),
         (["runs", "events", "r", "--from-seq=-1"], "--from-seq. Give the number of a log entry"),
         (["runs", "list", "--until", "9999-12-31T23:59:59-14:00"], "--until"),
@@ -33,7 +36,7 @@ HUGE = "9" * 30
         (["dlq", "show", HUGE], "LETTER. Give numbers that `callboard dlq list` shows"),
         (["dlq", "redrive", "1", HUGE], "IDS. Give numbers that `callboard dlq list` shows"),
         (["dlq", "redrive", "1", "--agent", "desk/a"], "--agent goes with --all"),
-        (["send", "desk/a", "1", "--priority", HUGE], "--priority. Give a number"),
+        (["send", "desk/a", "1", "--priority", HUGE], "--priority. Give -2147483647 to"),
         (["send", "desk/a", "1", "--wait", "--timeout-s", "nan"], "--timeout-s. Give seconds"),
         (["send", "desk/a", "1", "--wait", "--timeout-s=-1"], "--timeout-s. Give seconds"),
         (["send", "desk/a", "[" * 100_000], "the message is nested too deeply"),
@@ -64,7 +67,7 @@ def test_an_error_is_an_object_for_programs(capsys: pytest.CaptureFixture[str]) 
 
     error = json.loads(err)
     assert (code, out, error["exit_code"]) == (Exit.USAGE, "", Exit.USAGE)
-    assert "--limit. Give 1 or more" in error["error"]
+    assert "--limit. Give 1 to 1000000." in error["error"]
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1"])
@@ -73,7 +76,7 @@ def test_tap_wants_a_time_that_can_pass(seconds: str, capsys: pytest.CaptureFixt
     code = run(["tap", f"--seconds={seconds}", "--nats-url", "nats://127.0.0.1:1"])
 
     assert code == Exit.USAGE
-    assert "--seconds. Give seconds, 0 or more" in capsys.readouterr().err
+    assert "--seconds. Give seconds, 0 to 3153600000." in capsys.readouterr().err
 
 
 def test_an_export_is_replayed_from_standard_input(
@@ -269,3 +272,72 @@ def test_json_is_json_in_every_encoding(encoding: str) -> None:
     text_bytes = json.dumps(value, ensure_ascii=False).encode(encoding, "json-escape")
 
     assert json.loads(text_bytes.decode(encoding)) == value
+
+
+NO_NUMBERS: Final[dict[object, tuple[float, ...]]] = dict.fromkeys(
+    (int, int | None, list[int] | None), (2**63, 10**30, -(10**30))
+) | dict.fromkeys((float, float | None), (math.nan, math.inf, -math.inf, 1e308, -1.0))
+"""By the type of an option: values that it cannot have. Each is no number, or outside of every range."""
+NUMBERS: Final[dict[tuple[str, ...], Any]] = {
+    (*words, argument.name): argument
+    for words, command in COMMANDS.items()
+    for argument in command.assemble_argument_collection()
+    if argument.hint in NO_NUMBERS
+}
+
+
+@pytest.mark.parametrize("words", NUMBERS, ids=" ".join)
+def test_every_number_of_a_command_has_a_range(words: tuple[str, ...]) -> None:
+    """The cases are the options of all commands: a new one needs a range, as by `options.within`."""
+    argument = NUMBERS[words]
+    [validate] = argument.parameter.validator
+    for value in NO_NUMBERS[argument.hint]:
+        values = [value] if argument.hint == list[int] | None else value
+        with pytest.raises(ValueError, match=r"^Give .*\d to \d+\.$"):
+            validate(argument.hint, values)
+
+
+def test_the_numbers_of_all_commands_are_found() -> None:
+    """The walk finds options of both types, arguments and lists."""
+    names = {words[-1] for words in NUMBERS}
+
+    assert {"--lease-s", "--capacity", "--limit", "LETTER", "IDS"} <= names
+    assert len(NUMBERS) > 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["runs", "list", "--limit", "nan"], '--limit: unable to convert "nan" into int'),
+        (["host", "a:b", "--lease-s", "0"], "--lease-s. Give seconds, 0.1 to 3600."),
+        (["serve", "a:b", "--lease-s", "0"], "--lease-s. Give seconds, 0.1 to 3600."),
+        (["host", "a:b", "--suspend-after=-1"], "--suspend-after. Give seconds, 0 to 316224000."),
+        (["host", "a:b", "--drain-s", "inf"], "--drain-s. Give seconds, 0 to 316224000."),
+        (["host", "a:b", "--capacity", "0"], "--capacity. Give 1 to 1000000."),
+        (["limits", "set", "type:a", "--max-concurrent=-1"], "Give 0 to 1000000."),
+        (["limits", "set", "type:a", "--rate", "1", "--burst", "0"], "Give 1 to 1000000."),
+        (["limits", "set", "tenant:a", "--weight", "0"], "--weight. Give 1 to 1000."),
+        (
+            ["limits", "set", "type:a", "--rate", "0"],
+            "--rate '0' is not a rate: give a number above",
+        ),
+        (
+            ["limits", "set", "type:a", "--rate", HUGE],
+            "is not a rate: give a number above 0, up to",
+        ),
+        (["limits", "set", "type:a", "--rate", "nan"], "--rate 'nan' is not a rate"),
+        (["audit", "list", "--after", "0"], "Give the id of a change, 1 to 9223372036854775807."),
+        (["ask", "desk/a", "1", "--timeout", "0"], "Give seconds, 0.001 to 3600."),
+        (["schedules", "create", "x", "desk/a", "--delay-s=-1"], "Give seconds, 0 to 3153600000."),
+    ],
+)
+def test_a_number_beside_its_range_is_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line has the range."""
+    code = run(arguments)
+    out, err = capsys.readouterr()
+
+    assert (code, out) == (Exit.USAGE, ""), err
+    assert words in err
+    assert len(err.splitlines()) == 1

@@ -18,6 +18,9 @@ from actors._kernel.runtime.scheduler import RunStatus
 from actors._kernel.stores.shards import Serves
 from actors._runtime.loop.clock import SystemClock
 from actors._runtime.telemetry.counters import MAX_NAMES, ModelCounters
+from actors.agents import ReActAgent
+from actors.sessions import AgentRuntime, SessionAgent
+from actors.testing import FunctionModel
 from compose._host.http import AddressError, parse_address
 from compose._host.loader import ServeError, serve_all
 from compose._host.metrics import MAX_TYPES, HostProbes, bounded
@@ -146,6 +149,59 @@ async def test_a_host_is_told_by_its_phase_and_metrics_need_no_database() -> Non
 def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> None:
     """The host may be left out, which means all."""
     assert parse_address(text) == address
+
+
+class Slow(FunctionModel):
+    """A model whose client takes a long time to load, or cannot be loaded."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__(lambda *_: "hello")
+        self.error, self.begun, self.loaded = error, asyncio.Event(), asyncio.Event()
+
+    async def prepare(self) -> None:
+        """Wait until the test says that it is loaded."""
+        self.begun.set()
+        if self.error is not None:
+            raise self.error
+        await self.loaded.wait()
+
+
+async def test_a_host_prepares_models_beside_its_start() -> None:
+    """Start and stop do not wait for it: neither of an agent, of a session's modes, nor of a later agent."""
+    models = [Slow() for _ in range(4)]
+    modes = {"normal": ReActAgent("normal", model=models[1])}
+    session = SessionAgent(AgentId("talk", "any"), {"normal": ReActAgent("n", model=models[2])})
+    async with asyncio.timeout(20):
+        runtime = Runtime()
+        await runtime.register(ReActAgent("early", model=models[0]))
+        await serve_all(runtime, {"shop:talk": session})
+        async with AgentRuntime(runtime=runtime, app="app", agents=modes):
+            assert not any(model.begun.is_set() for model in models)
+            async with runtime:
+                await runtime.register(ReActAgent("late", model=models[3]))
+                for model in (models[0], models[2], models[1], models[3]):
+                    await model.begun.wait()
+                    model.loaded.set()
+
+
+async def test_a_model_that_cannot_be_prepared_stops_no_host(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A warning names the reason. The others are prepared, and the agent is served."""
+    broken, fine = Slow(ModuleNotFoundError("No module named 'anthropic'")), Slow()
+    async with asyncio.timeout(20), Runtime() as runtime:
+        agents = [ReActAgent(f"a{n}", model=model) for n, model in enumerate([broken, fine])]
+        async with AgentRuntime(
+            runtime=runtime, agents=dict(zip("ab", agents, strict=True))
+        ) as app:
+            await fine.begun.wait()
+            fine.loaded.set()
+            run = await app.start("hello", mode="b")
+            phase = await run.wait()
+
+    assert phase == "completed"
+    [record] = [r for r in caplog.records if r.getMessage() == "a model could not be prepared"]
+    assert vars(record)["reason"] == "No module named 'anthropic'"
 
 
 @pytest.mark.parametrize("text", ["", "8080", "host:", "host:x", "host:70000", "host:-1", "host:٣"])

@@ -21,7 +21,8 @@ from actors._kernel.agent.message import ChatMessage
 from actors._kernel.agent.models import Usage
 from actors._kernel.json import JsonValue
 from actors._kernel.json_data import check_integer
-from actors.errors import ContractError, MessageTooLargeError
+from actors._kernel.text import check_number
+from actors.errors import MessageTooLargeError
 
 NO_CUT = -1
 """The ordinal of a cut where there is none: the window begins with the first turn."""
@@ -209,11 +210,11 @@ def check_page(limit: int | None, offset: int) -> None:
     """Check that these can be a page of a history.
 
     Raises:
-        ContractError: One of them is negative.
+        ContractError: One of them is not a whole number, is negative or too large.
     """
-    if offset < 0 or (limit is not None and limit < 0):
-        msg = f"a page of a history begins at 0 or later and is not negative: {offset=}, {limit=}"
-        raise ContractError(msg)
+    check_number("offset of a page of a history", offset, low=0)
+    if limit is not None:
+        check_number("limit of a page of a history", limit, low=0)
 
 
 def marks_of(turn: str | None, tokens: int | None, parent: str | None) -> dict[str, str]:

@@ -15,6 +15,7 @@ from actors.errors import ContractError
 SCOPES: Final = "deployment, tenant:NAME, type:NAME, flow:APP/FLOW or agent:TYPE/KEY"
 MAX_SLOTS: Final = 1_000_000
 MOST_STARTS: Final = 1_000_000.0
+MAX_WEIGHT: Final = 1000
 
 
 class ScopeKind(StrEnum):
@@ -108,8 +109,8 @@ class Limit:
             raise ContractError(f"rate is {rate:g}/s: give more than 0, up to {MOST_STARTS:g}")
         if burst is not None and (rate is None or not 1 <= burst <= MAX_SLOTS):
             raise ContractError(f"burst is {burst}: give 1 to {MAX_SLOTS}, beside a rate")
-        if not 1 <= self.weight <= 1000:  # noqa: PLR2004
-            raise ContractError(f"weight is {self.weight}: give 1 to 1000")
+        if not 1 <= self.weight <= MAX_WEIGHT:
+            raise ContractError(f"weight is {self.weight}: give 1 to {MAX_WEIGHT}")
         if self.weight != 1 and self.scope.kind is not ScopeKind.TENANT:
             raise ContractError(f"{self.scope} has no weight: only tenants have shares")
 

@@ -13,7 +13,7 @@ from actors._kernel.runtime.ids import AgentId, RunId
 from actors._kernel.runtime.waits import GRAPH_WAITS, Answer, AnswerStatus, OpenWait
 from actors._kernel.stores.run_store import RunStore
 from actors._kernel.stores.runs import ApprovalFilter, emit_to_all
-from actors._kernel.text import check_name_of, check_text_of, is_name
+from actors._kernel.text import check_name_of, check_number, check_text_of, is_name
 from actors.errors import UnknownApprovalError
 
 MOST: Final = 10_000
@@ -34,6 +34,7 @@ class Approvals:
 
     async def open(self, *, run_id: RunId | None = None, limit: int = 100) -> list[ApprovalRequest]:
         """Return pending approvals, oldest first."""
+        check_number("limit", limit, low=0)
         if run_id is not None and not is_name(run_id):
             return []
         waits = await self._store.lists.approvals(ApprovalFilter(run_id=run_id), limit=limit)

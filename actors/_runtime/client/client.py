@@ -19,7 +19,7 @@ from actors._kernel.runtime.sources import RunHandle, RunResult
 from actors._kernel.stores.run_store import RunStore
 from actors._kernel.stores.runs import OnConflict
 from actors._kernel.stores.topics import FanoutReport, Subscription
-from actors._kernel.text import check_message, check_text_of, is_name
+from actors._kernel.text import check_message, check_number, check_text_of, is_name
 from actors._runtime.client.live_events import LiveEvents
 from actors._runtime.client.writer import Writer
 from actors._runtime.replay.verdict import known_id, result_of_row, row_of, summary_of
@@ -112,6 +112,7 @@ class Client:
         check_message(message)
         sent_message = message.sent_by(sender or self._submitter)
         if retry_policy is None and max_retries is not None:
+            check_number("max_retries", max_retries, low=0)
             retry_policy = RetryPolicy(max_retries=max_retries)
         run = self._writer.new_run(
             sent_message,
@@ -225,6 +226,8 @@ class Client:
             UnknownRunError: There is no such run.
         """
         check_text_of("error of a decision", error)
+        if seq is not None:
+            check_number("seq", seq)
         decision = resolution(action, value=value, error=error)
         return await self._writer.decide(run_id, position, decision, seq)
 
@@ -328,6 +331,8 @@ class Client:
             UnknownRunError: There is no such run.
             ContractError: Nothing can go on from there; the message says why, and where else.
         """
+        check_number("at_seq", at_seq)
+        check_number("copy", copy, low=0)
         fork = await fork_run(self._store, run_id, at_seq=at_seq, copy=copy)
         await self._writer.offer(fork.run_id)
         return fork.run_id
@@ -361,6 +366,7 @@ class Client:
             UnknownRunError: No run can have this id.
         """
         run_id = known_id(run_id)
+        check_number("from_seq", from_seq)
         return self._store.reads.entries(run_id, from_seq=from_seq)
 
     def tail(
@@ -384,6 +390,7 @@ class Client:
             UnknownRunError: No run can have this id.
         """
         run_id = known_id(run_id)
+        check_number("from_seq", from_seq)
         log = self._store.reads.tail(run_id, from_seq=from_seq)
         if not live:
             return log

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from actors._kernel.json import text_bytes
 from actors._kernel.workflow.effects import RunStatus
 from actors._kernel.workflow.errors import NodeMissingError
 from actors._kernel.workflow.run_state import RunState
-from actors._kernel.workflow.step_record import StepRecord
+from actors._kernel.workflow.step_record import StepRecord, hashed_text
 from actors._runtime.loop.tasks import in_thread
 from actors._runtime.verbs.graph import GraphVerbs
 from actors._workflow.documents.nodes import DocumentNode
@@ -92,6 +91,7 @@ class Decisions:
             step.record([self._chain(first)])
         else:
             self.state = RunState.from_dict(step.recorded[0]["delta"][START])
+            self._expand(step.recorded[0], {})
             self._find_head()
 
     def continue_from(
@@ -128,11 +128,13 @@ class Decisions:
             log_records = [{**self._chain(r), NOTE: path} for r in transition.records]
             self._note_seqs[key] = step.record(log_records)
             self.state = transition.state
+            return
+        records = [(self._expand(r, {}), r) for r in step.recorded]
         # A replay is not in the log's order (see `_find_head`): an older note does not replace a newer one.
-        elif step.seq > self._note_seqs.get(key, -1):
+        if step.seq > self._note_seqs.get(key, -1):
             self._note_seqs[key] = step.seq
-            for log_record in step.recorded:
-                self._apply(log_record, {})
+            for record, log_record in records:
+                self._apply(record, log_record)
 
     async def advance(self, path: Path, first: Decision) -> None:
         """Decide and call nodes until the branch has to wait. The decisions become one entry of the log.
@@ -145,9 +147,8 @@ class Decisions:
             step.record(await self._decide_until_wait(path, first))
             return
         for log_record in step.recorded:
-            # Counted in a replay, too: otherwise a run that is loaded often would never continue as new.
-            self.size_bytes += text_bytes(log_record)
-            self._apply(log_record, {first.result_at: first.result})
+            record = self._expand(log_record, {first.result_at: first.result})
+            self._apply(record, log_record)
 
     async def _decide_until_wait(self, path: Path, first: Decision) -> list[dict[str, Any]]:
         log_records: list[dict[str, Any]] = []
@@ -190,9 +191,18 @@ class Decisions:
             source.result_at if full_record["result"] == source.result else "",
         )
 
-    def _apply(self, log_record: dict[str, Any], results: dict[str, Any]) -> None:
-        """Apply a record that the log has."""
+    def _expand(self, log_record: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+        """Return the whole record of one that the log has.
+
+        Its size is counted as `_chain` counts it, so that a run continues as new after the same step, whether
+        it stayed in memory or was loaded.
+        """
         record = expand(log_record, self.state, self.opened, results)
+        self.size_bytes += len(hashed_text(record))
+        return record
+
+    def _apply(self, record: dict[str, Any], log_record: dict[str, Any]) -> None:
+        """Apply a record that the log has."""
         self.state = apply_note(behind_record(self.state, self.opened, record), log_record)
 
     def _next_decision(self, path: Path) -> Decide | None:

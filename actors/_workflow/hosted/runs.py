@@ -14,7 +14,7 @@ from actors._kernel.runtime.rows import BufferedSignal, RunRow
 from actors._kernel.runtime.scheduler import RunStatus as RowStatus
 from actors._kernel.runtime.waits import event_id as event_of_tenant
 from actors._kernel.stores.flows import RunSnapshot, SnapshotFilter
-from actors._kernel.text import is_name
+from actors._kernel.text import check_number, is_name
 from actors._kernel.workflow.durable import durable_copy, new_id, utc_now_iso
 from actors._kernel.workflow.effects import RunStatus, WaitState, check_answer
 from actors._kernel.workflow.errors import (
@@ -149,6 +149,7 @@ class FlowRuns:
         Raises:
             NoSuchSnapshotError: No kept snapshot has the id `after`.
         """
+        check_number("limit", limit, low=0)
         last_of_page = None if after is None else (await self._stored_snapshot(after))[0]
         snapshot_filter = SnapshotFilter(
             apps=[self.app], run=run, tag=tag, query=query, after=last_of_page

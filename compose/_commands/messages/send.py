@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -13,16 +13,13 @@ from actors._kernel.runtime.rows import RunRow
 from actors._kernel.runtime.scheduler import RunStatus
 from actors.errors import ActorsError, ContractError, Facts
 from compose._commands import options as opt
-from compose._commands.options import HERE, NatsTarget, Target
+from compose._commands.options import HERE, NatsTarget, Target, within
 from compose._commands.output import Exit, print_json
 from compose._commands.runs.list import run_to_json
 from compose._commands.terminal import say
 
 if TYPE_CHECKING:
     from broker.client import ActorClient
-
-
-MAX_TIMEOUT_S: Final = 3600.0
 
 
 async def send(
@@ -100,7 +97,9 @@ async def ask(  # noqa: PLR0913 - each is an option
     payload: opt.JsonArg,
     /,
     *,
-    timeout_s: Annotated[float, Parameter(name=("--timeout-s", "--timeout"))] = 30.0,
+    timeout_s: Annotated[
+        float, within(0.001, 3600, "seconds"), Parameter(name=("--timeout-s", "--timeout"))
+    ] = 30.0,
     message_id: Annotated[str | None, Parameter(name=("--message-id", "--id"))] = None,
     on_conflict: opt.OnConflictOpt = "queue",
     priority: opt.PriorityOpt = 5,
@@ -134,8 +133,6 @@ async def ask(  # noqa: PLR0913 - each is an option
     publisher
         Name of the external client. The agent sees the sender ext:PUBLISHER.
     """
-    if not 0 < timeout_s <= MAX_TIMEOUT_S:
-        raise ContractError(f"--timeout {timeout_s:g}: give 0 to {MAX_TIMEOUT_S:g} seconds")
     if not _asks_the_broker(nats_url, target):
         return await send(
             agent,

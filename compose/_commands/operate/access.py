@@ -129,7 +129,7 @@ async def list_changes(
     *,
     thing: str | None = None,
     tenant: str = DEFAULT_TENANT,
-    after: int | None = None,
+    after: Annotated[int, opt.within(1, 2**63 - 1, "the id of a change")] | None = None,
     limit: opt.LimitOpt = 50,
     target: Target = HERE,
 ) -> None:

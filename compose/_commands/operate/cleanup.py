@@ -35,7 +35,7 @@ AppOpt = Annotated[str, Parameter(help="The app of the sessions, which is their 
 OlderOpt = Annotated[
     str | None, Parameter(help="Only candidates older than a span such as 90s, 15m, 12h or 30d.")
 ]
-BytesOpt = Annotated[int, opt.within(0, 2**63 - 1, "Give 0 or more.")]
+BytesOpt = Annotated[int, opt.within(0, 2**63 - 1)]
 OwnerOpt = Annotated[str, Parameter(help="The owner of the sessions.")]
 
 

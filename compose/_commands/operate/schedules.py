@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from actors._kernel.json import JsonValue
 from actors._kernel.runtime.ids import DEFAULT_TENANT
-from actors._kernel.stores.limits import Limit, LimitUse
+from actors._kernel.stores.limits import MAX_SLOTS, MAX_WEIGHT, MOST_STARTS, Limit, LimitUse
 from actors._kernel.stores.schedule import Schedule
 from actors.errors import ContractError, InvalidScheduleError
 from compose._commands import options as opt
@@ -38,7 +38,7 @@ async def create(  # noqa: PLR0913 - they are what a schedule is
     cron: str | None = None,
     timezone: str = "UTC",
     at: str | None = None,
-    delay_s: Annotated[float | None, Parameter(allow_leading_hyphen=True)] = None,
+    delay_s: Annotated[opt.Seconds | None, Parameter(allow_leading_hyphen=True)] = None,
     catch_up: Literal["one", "all"] = "one",
     replace: opt.Flag = False,
     target: Target = HERE,
@@ -293,10 +293,10 @@ async def set_limit(
     scope: str,
     /,
     *,
-    max_concurrent: int | None = None,
+    max_concurrent: Annotated[int, opt.within(0, MAX_SLOTS)] | None = None,
     rate: str | None = None,
-    burst: int | None = None,
-    weight: int = 1,
+    burst: Annotated[int, opt.within(1, MAX_SLOTS)] | None = None,
+    weight: Annotated[int, opt.within(1, MAX_WEIGHT)] = 1,
     target: Target = HERE,
 ) -> None:
     """Create the limit of a scope, or replace all its values.
@@ -357,9 +357,11 @@ def parse_rate(text: str) -> float:
         ContractError: The text is not a rate.
     """
     match = _RATE.fullmatch(text.strip())
-    if match is None:
-        raise ContractError(f"{text!r} is not a rate: give a number per s, m, h or d, such as 10/s")
-    return float(match[1]) / SECONDS[match[2] or "s"]
+    rate_per_s = 0.0 if match is None else float(match[1]) / SECONDS[match[2] or "s"]
+    if not 0 < rate_per_s <= MOST_STARTS:
+        example = f"up to {MOST_STARTS:.0f} a second, such as 10/s, 90/m, 5000/h or 1/d"
+        raise ContractError(f"--rate {text[:60]!r} is not a rate: give a number above 0, {example}")
+    return rate_per_s
 
 
 def _text(limit: Limit) -> str:

@@ -36,8 +36,8 @@ AGAIN_S: Final = 0.5
 """Pause in seconds between two attempts to connect to NATS."""
 _COLUMNS = ("store", "tenant", "name", "rows", "dimensions", "index", "size")
 Store: TypeAlias = Literal["documents", "memories"]
-MemoryMb: TypeAlias = Annotated[int, within(1, 2**20, "Give 1 or more MiB.")]
-Workers: TypeAlias = Annotated[int, within(0, 64, "Give 0 to 64.")]
+MemoryMb: TypeAlias = Annotated[int, within(1, 2**20, "MiB")]
+Workers: TypeAlias = Annotated[int, within(0, 64)]
 
 
 async def doctor(*, target: Target = HERE) -> int:

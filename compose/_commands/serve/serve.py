@@ -41,7 +41,7 @@ def serve(  # noqa: PLR0913 - each is an option
     nats_url: str | None = None,
     redis_url: str | None = None,
     namespace: opt.NamespaceOpt = None,
-    lease_s: float | None = None,
+    lease_s: opt.LeaseOpt | None = None,
     target: Target = HERE,
 ) -> None:
     """Serve sessions over HTTP, and execute their agents, until SIGTERM or SIGINT.
@@ -116,10 +116,10 @@ def host(  # noqa: PLR0913 - each is an option
     nats_url: str | None = None,
     redis_url: str | None = None,
     namespace: str | None = None,
-    lease_s: float | None = None,
-    suspend_after: float | None = None,
-    capacity: int | None = None,
-    drain_s: float | None = None,
+    lease_s: opt.LeaseOpt | None = None,
+    suspend_after: Annotated[float, opt.within_setting("suspend_after", "seconds")] | None = None,
+    capacity: Annotated[int, opt.within_setting("capacity")] | None = None,
+    drain_s: Annotated[float, opt.within_setting("drain_s", "seconds")] | None = None,
     http: str | None = None,
     target: Target = HERE,
 ) -> None:
@@ -174,7 +174,7 @@ def host(  # noqa: PLR0913 - each is an option
 
 
 Names = Annotated[list[str] | None, Parameter(negative="")]
-Calls = Annotated[int, within(1, 10_000, "Give 1 or more, up to 10000.")]
+Calls = Annotated[int, within(1, 10_000)]
 
 
 @Parameter(name="*")

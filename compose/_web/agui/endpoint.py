@@ -105,7 +105,6 @@ async def run(call: WebCall, query: AguiQuery, body: RunAgentInput) -> Response:
     An input starts a run, delivers answers to a run, or shows the conversation.
     """
     agui_input = read_input(body)
-    await call.sessions(call.names["app"])
     call.api.streams.check(call.principal)  # before anything is started
     try:
         lines, run_id = await _stream_of(call, query, agui_input)
@@ -346,13 +345,14 @@ async def _decide(call: WebCall, entry: ResumeEntry, approve: bool, tree: RunTre
         comment = "cancelled"
     status = tree.outcomes.get(id_)
     if status is None:
-        await audit_decision(call, RunId(tree.run_ids[0]), id_, approve=approve)
+        change = await audit_decision(call, RunId(tree.run_ids[0]), id_, approve=approve)
         try:
             await call.runtime.approvals.decide(
                 id_, approve=approve, by=call.principal.name, comment=str(comment or "")
             )
-        except UnknownApprovalError:  # another client has decided it meanwhile
-            return
+        except UnknownApprovalError:
+            # Another client has decided it meanwhile: this principal changed nothing.
+            call.changes.remove(change)
     elif status == "expired" and entry.status == "resolved":
         remedy = "cancel it to go on"
         raise _answer_error("interrupt_expired", id_, f"interrupt {id_} has expired", remedy)

@@ -130,7 +130,7 @@ async def view_of(
 ) -> ConversationView:
     """Return the view of a session: the end of its path, or the part before a position in it."""
     store, agent = runtime.store, session.agent
-    row, current_runs = await _read_consistently(runtime, session)
+    row, current_runs, cursor = await _read_consistently(runtime, session)
     turns, first, prior = await _window(runtime, agent, before)
     files = tuple(await artifacts_of(store, agent).list())
     parts = [
@@ -155,7 +155,7 @@ async def view_of(
         first=first,
         open=current_runs,
         files=files,
-        cursor=str(EventCursor(row.last_fact, -1 if active is None else active.last_seq)),
+        cursor=str(cursor),
     )
 
 
@@ -301,16 +301,20 @@ def _end_of(node: str, by_parent: Mapping[str | None, list[str]]) -> str:
 
 async def _read_consistently(
     runtime: Runtime, session: FoundSession
-) -> tuple[SessionRow, OpenRuns]:
-    """Return the session and its open runs at one moment, so that the view's cursor is consistent."""
-    row, current_runs = session.row, OpenRuns()
+) -> tuple[SessionRow, OpenRuns, EventCursor]:
+    """Return the session, its open runs, and a cursor. What the session had at the cursor was read later."""
+    row, current_runs, fact = session.row, OpenRuns(), session.row.last_fact
     for _ in range(_TRIES):
+        fact = row.last_fact
         current_runs = await open_runs(runtime, session.agent)
-        new_row = await runtime.store.data.sessions.get(session.agent) or row
-        if new_row.last_fact == row.last_fact:
-            break
-        row = new_row
-    return row, current_runs
+        row = await runtime.store.data.sessions.get(session.agent) or row
+        if row.last_fact == fact:
+            active = current_runs.active
+            cursor = EventCursor(fact, -1 if active is None else active.last_seq)
+            return row, current_runs, cursor
+    # The session changes with each read. The runs may lack the facts after the last one that was read before
+    # them, so the client gets these facts, and all entries of the run that was active then, some of them again.
+    return row, current_runs, EventCursor(fact)
 
 
 async def _window(

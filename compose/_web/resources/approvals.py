@@ -17,6 +17,7 @@ from compose._web.endpoint import (
     ShownModel,
     StrictModel,
     WebCall,
+    WebChange,
     thing_of_run,
     thing_of_session,
 )
@@ -83,8 +84,11 @@ async def decide(call: WebCall, body: DecisionJson) -> ApprovalRequest:
     )
 
 
-async def audit_decision(call: WebCall, run_id: RunId, id_: str, *, approve: bool) -> None:
-    """Note a decision as a change of the session whose run, or a run below it, asked; else of the root run."""
+async def audit_decision(call: WebCall, run_id: RunId, id_: str, *, approve: bool) -> WebChange:
+    """Note a decision as a change of the session whose run, or a run below it, asked; else of the root run.
+
+    Return the change.
+    """
     reads = call.runtime.store.reads
     row = await row_of(call.runtime.store, run_id)
     root = row if row.root in (None, run_id) else await reads.run(row.root)
@@ -95,4 +99,4 @@ async def audit_decision(call: WebCall, run_id: RunId, id_: str, *, approve: boo
             thing = thing_of_session(agent)
     before = {"approval": id_, "run": run_id, "status": "pending"}
     after = {"approval": id_, "run": run_id, "status": "approved" if approve else "denied"}
-    call.audit(thing, agent=agent, before=before, after=after)
+    return call.audit(thing, agent=agent, before=before, after=after)

@@ -140,13 +140,13 @@ class _SharedLines:
     """The lines of the last pieces of answers. All readers of an answer get the same event for a piece."""
 
     def __init__(self) -> None:
+        # With the event, so that no other event gets its id while the line is kept.
         self._lines: dict[int, tuple[SessionEvent, EventLine]] = {}
 
     def of(self, event: SessionEvent) -> EventLine:
         """Return an event as a line of a stream."""
-        event_and_line = self._lines.get(id(event))
-        if event_and_line is not None and event_and_line[0] is event:
-            return event_and_line[1]
+        if entry := self._lines.get(id(event)):
+            return entry[1]
         line = EventLine(event.type, EVENTS.dump_json(event), event.event_id)
         # Pieces only: all readers get the same object of a piece, but each its own of a stored event.
         if line.id is None:

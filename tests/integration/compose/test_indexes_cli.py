@@ -66,4 +66,4 @@ def test_a_wrong_size_is_refused(cli: Cli) -> None:
     """Before anything happens."""
     output = cli("indexes", "build", "--memory-mb", "0")
     assert output.code == Exit.USAGE
-    assert "1 or more MiB" in output.err
+    assert "Give MiB, 1 to 1048576." in output.err

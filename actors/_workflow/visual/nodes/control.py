@@ -98,7 +98,8 @@ def switch(visit: Visit) -> StepPlan:
 def limit(visit: Visit) -> StepPlan:
     """Take the way ``again`` as often as the limit says, then once the way ``limit_reached``."""
     maximum = visit.inputs().get("max", 3)
-    if isinstance(maximum, bool) or not isinstance(maximum, int | float):
+    is_number = isinstance(maximum, int | float) and not isinstance(maximum, bool)
+    if not (is_number and -math.inf < maximum < math.inf):  # NaN is not between them
         raise VisualNodeError(f"max needs a whole number, not {maximum!r}")
     maximum = max(0, int(maximum))
     count = visit.state.frames.count(visit.node.drawn.id, maximum)
@@ -137,9 +138,10 @@ def begin_range(visit: Visit) -> StepPlan:
         raise VisualNodeError("start, end and step need numbers") from None
     if step == 0 or not all(map(math.isfinite, (first, last, step))):
         raise VisualNodeError("start, end and step need finite numbers, and a step other than 0")
-    total = max(0, math.ceil((last - first) / step))
-    if total > MOST_PASSES:
-        raise VisualNodeError(f"it has {total} passes, more than {MOST_PASSES}")
+    passes = (last - first) / step  # infinite if start and end are far from each other
+    if passes > MOST_PASSES:
+        raise VisualNodeError(f"it has more than {MOST_PASSES} passes")
+    total = math.ceil(max(0.0, passes))
     visit.state.frames.push(
         visit.node.drawn.id, "for", start=first, step=step, total=total, index=0
     )

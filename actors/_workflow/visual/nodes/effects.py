@@ -7,6 +7,7 @@ A node that reads or writes a file is two nodes of the graph: the first one asks
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -62,9 +63,12 @@ def wait_until(node: DrawnNode, pins: Pins) -> dict[str, Any]:
     if unit == "timestamp":
         return {"until": text_of(duration)}
     try:
-        return {"timeout_s": max(0.0, float(duration or 0)) * _UNITS.get(str(unit), 1)}
-    except (TypeError, ValueError):
-        raise VisualNodeError(f"duration needs a number, not {duration!r}") from None
+        seconds = float(duration or 0) * _UNITS.get(str(unit), 1)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise VisualNodeError(f"duration needs a number, not {duration!r:.60}")
+    return {"timeout_s": max(0.0, seconds)}
 
 
 def wait_event(_node: DrawnNode, pins: Pins) -> dict[str, Any]:

@@ -6,15 +6,19 @@ A path is names with dots, and indexes of items.
 from __future__ import annotations
 
 import json
+import math
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from actors._workflow.machine.variables import with_path
+from actors._workflow.visual.visits import VisualNodeError
 
 _HOLE: Final = re.compile(r"\{\{\s*(.*?)\s*\}\}")
 _JOIN: Final = re.compile(r"join(?:\((.*)\))?")
 _STEPS: Final = re.compile(r"[^.\[\]]+")
+_MOST_DIGITS: Final = 18
 _CONTROLS: Final = (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"))
 
 Pins = dict[str, Any]
@@ -37,7 +41,7 @@ def split(pins: Pins) -> list[str]:
     """Return the parts of a text. By default spaces around them are removed, and empty parts are left out."""
     text, separator = text_of(pins.get("text")), decode_escapes(text_of(pins.get("delimiter", ",")))
     maxsplit = pins.get("maxsplit")
-    count = maxsplit if isinstance(maxsplit, int) and maxsplit >= 0 else -1
+    count = min(maxsplit, len(text)) if isinstance(maxsplit, int) and maxsplit >= 0 else -1
     parts = text.split(separator, count) if separator else [text]
     if pins.get("trim", True):
         parts = [part.strip() for part in parts]
@@ -53,10 +57,26 @@ def join(pins: Pins) -> str:
 
 def substring(pins: Pins) -> str:
     """Return a part of a text."""
-    end = pins.get("end")
-    return text_of(pins.get("text"))[
-        int(pins.get("start") or 0) : None if end is None else int(end)
-    ]
+    return text_of(pins.get("text"))[_offset(pins, "start") : _offset(pins, "end")]
+
+
+def _offset(pins: Pins, pin: str) -> int | None:
+    """Return an offset in a text, or None if the pin has no value.
+
+    An infinite offset is beyond the text, as any other that is too large.
+
+    Raises:
+        VisualNodeError: The value is not a number.
+    """
+    value = pins.get(pin)
+    if value in (None, ""):
+        return None
+    if isinstance(value, float) and math.isinf(value):
+        return sys.maxsize if value > 0 else -sys.maxsize
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise VisualNodeError(f"pin {pin!r} needs a whole number, not {value!r:.60}") from None
 
 
 def contains(pins: Pins) -> bool:
@@ -71,7 +91,7 @@ def replace(pins: Pins) -> str:
     if not pattern:
         return text
     mode = text_of(pins.get("mode")).strip().lower()
-    count = 1 if mode in {"first", "once"} else int(mode) if mode.isdigit() else -1
+    count = 1 if mode in {"first", "once"} else _whole_number(mode, -1)
     return text.replace(pattern, text_of(pins.get("replacement")), count)
 
 
@@ -137,11 +157,17 @@ def look_up(value: Any, path: str, default: Any = None) -> Any:
     for step in steps:
         if isinstance(value, dict) and step in value:
             value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
-            value = value[int(step)]
+        elif isinstance(value, list) and (index := _whole_number(step, len(value))) < len(value):
+            value = value[index]
         else:
             return default
     return value if steps else default
+
+
+def _whole_number(text: str, default: int) -> int:
+    """Return the number of a text of digits, or `default` if it is another text or has over 18 digits."""
+    digits = text.lstrip("0") or "0"
+    return int(digits) if text.isdecimal() and len(digits) <= _MOST_DIGITS else default
 
 
 def with_value(variables: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,6 +27,15 @@ def _number(pins: Pins, pin: str, default: float = 0.0) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise VisualNodeError(f"pin {pin!r} needs a number, not {value!r}") from None
+    except OverflowError:
+        raise VisualNodeError(f"pin {pin!r} needs a number up to 1.8e308") from None
+
+
+def _round(pins: Pins) -> float:
+    decimals = _number(pins, "decimals")
+    if not math.isfinite(decimals):
+        raise VisualNodeError(f"pin 'decimals' needs a whole number, not {decimals}")
+    return round(_number(pins, "value"), int(decimals))
 
 
 def _divisor(pins: Pins) -> float:
@@ -36,7 +46,10 @@ def _divisor(pins: Pins) -> float:
 
 
 def _power(pins: Pins) -> Any:
-    power = _number(pins, "base") ** _number(pins, "exp", 1.0)
+    try:
+        power = _number(pins, "base") ** _number(pins, "exp", 1.0)
+    except OverflowError:
+        raise VisualNodeError("the power is more than 1.8e308") from None
     if isinstance(power, complex):
         raise VisualNodeError("the power is no real number")
     return power
@@ -108,7 +121,9 @@ def parse_json(pins: Pins) -> Any:
 
 def _as_json(pins: Pins) -> str:
     value, mode = pins.get("value"), text_of(pins.get("mode")).lower()
-    indent = pins.get("indent") if isinstance(pins.get("indent"), int) else 2
+    number = pins.get("indent")
+    # Each line of the text begins with that many spaces: a large number would take all memory.
+    indent = min(number, _MOST_INDENT) if isinstance(number, int) else 2
     is_small = mode in {"minified", "compact"}
     return json.dumps(
         value,
@@ -119,6 +134,8 @@ def _as_json(pins: Pins) -> str:
     )
 
 
+_MOST_INDENT: Final = 100
+
 _OF_PINS: Final[dict[str, Callable[[Pins], Any]]] = {
     "add": lambda pins: _number(pins, "a") + _number(pins, "b"),
     "subtract": lambda pins: _number(pins, "a") - _number(pins, "b"),
@@ -127,7 +144,7 @@ _OF_PINS: Final[dict[str, Callable[[Pins], Any]]] = {
     "modulo": lambda pins: _number(pins, "a") % _divisor(pins),
     "power": _power,
     "abs": lambda pins: abs(_number(pins, "value")),
-    "round": lambda pins: round(_number(pins, "value"), int(_number(pins, "decimals"))),
+    "round": _round,
     "compare": _compare,
     "not": lambda pins: not pins.get("value"),
     "and": lambda pins: bool(pins.get("a")) and bool(pins.get("b")),
@@ -200,9 +217,12 @@ def _concat(_visit: Visit, node: DrawnNode, pins: Pins) -> Outputs:
 def _element(_visit: Visit, _node: DrawnNode, pins: Pins) -> Outputs:
     items, number = _items(pins), pins.get("index", 0)
     try:
-        index = 0 if isinstance(number, bool) else int(float(number))
+        position = 0.0 if isinstance(number, bool) else float(number)
     except (TypeError, ValueError):
-        index = 0
+        position = 0.0
+    except OverflowError:  # an integer that is larger than all floats
+        position = math.inf
+    index = int(position) if math.isfinite(position) else len(items)
     is_inside = -len(items) <= index < len(items)
     return {"result": items[index] if is_inside else pins.get("default"), "found": is_inside}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from tests.unit.workflow.visual.drawn import (
     value_of,
 )
 
+HUGE = 10**400
+"""An integer that no float and no index of Python can be."""
 COMPUTED: list[tuple[str, dict[str, Any], Any]] = [
     ("add", {"a": 1, "b": "2"}, 3.0),
     ("subtract", {"a": 1, "b": 2}, -1.0),
@@ -46,6 +49,8 @@ COMPUTED: list[tuple[str, dict[str, Any], Any]] = [
     ("lowercase", {"text": "A"}, "a"),
     ("trim", {"text": " a "}, "a"),
     ("substring", {"text": "abcd", "start": 1, "end": 3}, "bc"),
+    ("substring", {"text": "abcd", "start": -math.inf, "end": math.inf}, "abcd"),
+    ("substring", {"text": "abcd", "start": HUGE}, ""),
     ("length", {"text": "abc"}, 3),
     ("is_empty_string", {"text": ""}, True),
     ("contains", {"text": "abc", "pattern": "b"}, True),
@@ -53,6 +58,11 @@ COMPUTED: list[tuple[str, dict[str, Any], Any]] = [
     ("replace", {"text": "aaa", "pattern": "a", "replacement": "b"}, "bbb"),
     ("replace", {"text": "aaa", "pattern": "a", "mode": "first"}, "aa"),
     ("replace", {"text": "aaa", "pattern": "a", "replacement": "b", "mode": "2"}, "bba"),
+    ("replace", {"text": "aaa", "pattern": "a", "replacement": "b", "mode": "9" * 30}, "bbb"),
+    ("split", {"text": "a,b", "maxsplit": HUGE}, ["a", "b"]),
+    ("round", {"value": 2.345, "decimals": 10**30}, 2.345),
+    ("get", {"object": {"a": [1]}, "key": "a[²]", "default": "d"}, "d"),
+    ("get", {"object": {"a": [1]}, "key": "a." + "9" * 5_000, "default": "d"}, "d"),
     ("string_template", {"template": "{{a.b[0]}} {{no}}", "a": {"b": ["x"]}}, "x "),
     ("string_template", {"template": "{{ l | join('-') }}", "l": [1, 2]}, "1-2"),
     ("string_template", {"template": "{{v}}{{v|json}}", "vars": {"v": {"a": 1}}}, '{"a": 1}{"a": 1}'),
@@ -66,6 +76,13 @@ COMPUTED: list[tuple[str, dict[str, Any], Any]] = [
     ("array_concat", {"a": [1], "b": None, "c": 2}, [1, 2]),
     ("get_element", {"array": [1, 2], "index": -1}, 2),
     ("get_element", {"array": [1], "index": "5", "default": "d"}, "d"),
+    ("get_element", {"array": [1, 2], "index": "x", "default": "d"}, 1),
+    ("get_element", {"array": [1], "index": math.inf, "default": "d"}, "d"),
+    ("get_element", {"array": [1], "index": -math.inf, "default": "d"}, "d"),
+    ("get_element", {"array": [1], "index": math.nan, "default": "d"}, "d"),
+    ("get_element", {"array": [1], "index": "1e999", "default": "d"}, "d"),
+    ("get_element", {"array": [1], "index": HUGE, "default": "d"}, "d"),
+    ("get_element", {"array": [], "index": -0.5, "default": "d"}, "d"),
     ("array_length", {"array": [1, 2]}, 2),
     ("array_append", {"array": [1], "item": [2]}, [1, [2]]),
     ("array_dedup", {"array": [{"k": 1}, {"k": 1}, {"k": 2}], "key": "k"}, [{"k": 1}, {"k": 2}]),
@@ -94,6 +111,15 @@ def test_nodes_compute(kind: str, pins: dict[str, Any], value: Any) -> None:
         ("power", {"base": -1, "exp": 0.5}, "no real number"),
         ("compare", {"op": "~"}, "op '~' is none of ==, "),
         ("parse_json", {"text": "?"}, "it is no JSON: '?'"),
+        ("add", {"a": HUGE}, "pin 'a' needs a number up to 1.8e308"),
+        ("power", {"base": 10, "exp": 400}, "the power is more than 1.8e308"),
+        ("round", {"value": 1, "decimals": math.inf}, "pin 'decimals' needs a whole number"),
+        (
+            "substring",
+            {"text": "a", "start": math.nan},
+            "pin 'start' needs a whole number, not nan",
+        ),
+        ("substring", {"text": "a", "end": "x"}, "pin 'end' needs a whole number, not 'x'"),
     ],
 )
 def test_a_value_that_cannot_be_computed_fails_the_run(kind: str, pins: Any, words: str) -> None:
@@ -104,6 +130,35 @@ def test_a_value_that_cannot_be_computed_fails_the_run(kind: str, pins: Any, wor
     assert state.status == "failed"
     assert f"node 'n' ({kind}): " in str(state.error)
     assert words in str(state.error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pins", "words"),
+    [
+        ("for", {"start": -1e308, "end": 1e308}, "it has more than 10000 passes"),
+        ("for", {"start": 0, "end": 1, "step": 5e-324}, "it has more than 10000 passes"),
+        ("for", {"start": 0, "end": HUGE}, "start, end and step need finite numbers"),
+        ("loop_limit", {"max": math.inf}, "max needs a whole number, not inf"),
+        ("loop_limit", {"max": math.nan}, "max needs a whole number, not nan"),
+        ("delay", {"duration": HUGE}, "duration needs a number"),
+        ("delay", {"duration": math.inf}, "duration needs a number, not inf"),
+    ],
+)
+def test_a_number_without_bounds_fails_the_run(kind: str, pins: Any, words: str) -> None:
+    """The run's error says which number the node needs, and no error of Python's arithmetic is in it."""
+    drawn = flow(node("n", kind, pinDefaults=pins), node("e", "on_flow_end"), wires=edges("s > n"))
+    state = play(drawn)
+
+    assert state.status == "failed"
+    assert words in str(state.error)
+    assert "OverflowError" not in str(state.error)
+
+
+def test_an_indent_of_any_size_takes_little_memory() -> None:
+    """Lines of JSON text are indented by a hundred spaces at most."""
+    text = value_of("stringify_json", value={"a": 1}, indent=10**12)
+
+    assert len(text) < 200
 
 
 @pytest.mark.item(464)

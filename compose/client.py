@@ -8,7 +8,7 @@ Extra: ``client``. `Callboard.over(runtime)` also needs the extras of the runtim
 
 from __future__ import annotations
 
-from compose._client.callboard import Callboard, Flows, GraphRuns, Snapshots
+from compose._client.callboard import Callboard, FlowsApi, GraphRunsApi, SnapshotsApi
 from compose._client.http import (
     ApiFailedError,
     ApiNotFoundError,
@@ -22,7 +22,7 @@ __all__ = [
     "ApiRefusedError",
     "ApiUnreachableError",
     "Callboard",
-    "Flows",
-    "GraphRuns",
-    "Snapshots",
+    "FlowsApi",
+    "GraphRunsApi",
+    "SnapshotsApi",
 ]

@@ -5,15 +5,32 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import httpx2
+from typing_extensions import override
 
 from actors._kernel.json import JsonValue
 from actors._kernel.runtime.ids import DEFAULT_TENANT
-from compose._client.http import OVER, ApiUnreachableError, Http, quote_name
+from actors._workflow.bundles import (
+    BundleRecord,
+    BundleRegistry,
+    WorkflowBundle,
+    open_workflow_bundle,
+)
+from actors._workflow.bundles.packing import unpacked
+from actors._workflow.documents.findings import FlowFinding
+from compose._client.http import (
+    OVER,
+    ApiNotFoundError,
+    ApiRefusedError,
+    ApiUnreachableError,
+    ApplicationTransport,
+    Http,
+    quote_name,
+)
 from compose._web.flows.flows import FlowsJson, GraphRunNameJson, InputSchemaJson, InstalledFlowJson
 from compose._web.flows.runs import (
     EmittedJson,
@@ -65,7 +82,11 @@ class Callboard:
     ) -> None:
         http = Http(url, token=token, transport=transport)
         self._http, self.url = http, http.url
-        self.flows, self.graph_runs, self.snapshots = Flows(http), GraphRuns(http), Snapshots(http)
+        self.flows, self.graph_runs, self.snapshots = (
+            FlowsApi(http),
+            GraphRunsApi(http),
+            SnapshotsApi(http),
+        )
 
     @classmethod
     def over(
@@ -81,7 +102,6 @@ class Callboard:
             principal: The name in audit rows. It has all scopes.
         """
         # Imported here: clients of a server need no application.
-        from compose._client.in_process import ApplicationTransport  # noqa: PLC0415
         from compose._web.application import client_app  # noqa: PLC0415
         from compose._web.requests import Principal  # noqa: PLC0415
 
@@ -122,7 +142,7 @@ class Callboard:
         await self.close()
 
 
-class Flows:
+class FlowsApi:
     """Flows that a deployment serves or has installed."""
 
     def __init__(self, http: Http) -> None:
@@ -168,7 +188,7 @@ class Flows:
         await self._http.send("DELETE", _flow(flow))
 
 
-class GraphRuns:
+class GraphRunsApi:
     """Runs of flows."""
 
     def __init__(self, http: Http) -> None:
@@ -316,7 +336,7 @@ class GraphRuns:
         return await self._http.fetch(GraphRunNameJson, "POST", f"{_run(run)}/{verb}", body)
 
 
-class Snapshots:
+class SnapshotsApi:
     """Stored snapshots of runs of flows."""
 
     def __init__(self, http: Http) -> None:
@@ -382,6 +402,86 @@ class Snapshots:
     async def delete(self, snapshot: str) -> None:
         """Remove a snapshot. Runs that were started with it stay."""
         await self._http.send("DELETE", _snapshot(snapshot))
+
+
+class InstalledBundles(BundleRegistry):
+    """The installed bundles of a client's tenant.
+
+    Args:
+        callboard: The client.
+        url: The address of the server; None over a database.
+    """
+
+    def __init__(self, callboard: Callboard, url: str | None = None) -> None:
+        self._flows, self._url = callboard.flows, url
+
+    @override
+    async def install(self, data: bytes, *, by: str = "") -> tuple[BundleRecord, bool]:
+        del by  # the principal of the requests
+        flow, is_new = await self._flows.install(data)
+        return self._record(flow), is_new
+
+    @override
+    async def list(self) -> list[BundleRecord]:
+        return [self._record(flow) for flow in (await self._flows.list()).installed]
+
+    @override
+    async def find(self, ref: str) -> BundleRecord | None:
+        with suppress(ApiNotFoundError):
+            return self._record(await self._flows.get(ref))
+        return None
+
+    @override
+    async def open(self, ref: str) -> WorkflowBundle:
+        return await unpacked(open_workflow_bundle, await self._flows.bundle(ref))
+
+    @override
+    async def remove(self, ref: str) -> int:
+        bundle, at_sign, exact_version = ref.partition("@")
+        versions = [exact_version] if at_sign else []
+        if not at_sign:
+            manifests = [record.manifest for record in await self.list()]
+            versions = [
+                manifest.bundle_version for manifest in manifests if manifest.bundle_id == bundle
+            ]
+        count = 0
+        for version in versions:
+            # Another client removed the version meanwhile, so it does not count.
+            with suppress(ApiNotFoundError):
+                await self._flows.remove(f"{bundle}@{version}")
+                count += 1
+        return count
+
+    async def mistakes(self, file: str, data: bytes, version: str | None) -> Sequence[FlowFinding]:
+        """Return why the deployment would not install a flow; empty if it would. Nothing is installed."""
+        try:
+            await self._flows.install(data, version=version, dry_run=True)
+        except ApiRefusedError as exc:
+            if not exc.code.startswith(("flow_", "bundle_")):
+                raise
+            if not exc.errors:
+                return [FlowFinding(file, "", exc.detail, exc.remedy)]
+            return [_finding(file, error) for error in exc.errors]
+        return []
+
+    def _record(self, flow: InstalledFlowJson) -> BundleRecord:
+        path = f"/v1/flows/{quote_name(flow.flow)}/bundle"
+        location = "the database" if self._url is None else f"{self._url.rstrip('/')}{path}"
+        return BundleRecord(
+            manifest=flow.manifest,
+            hash=flow.hash,
+            size_bytes=flow.size_bytes,
+            place=location,
+            installed_by=flow.installed_by,
+            installed_at=flow.installed_at,
+        )
+
+
+def _finding(file: str, error: Mapping[str, str]) -> FlowFinding:
+    path, _, pointer = error.get("where", "").partition("#")
+    inner_file = path.partition("/")[2]  # of a bundle: the flow's file in it
+    name = f"{file}/{inner_file}" if inner_file else file
+    return FlowFinding(name, pointer, error.get("problem", ""), error.get("remedy", ""))
 
 
 def new_key() -> str:

@@ -6,18 +6,24 @@ about a connection that was never made does not.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, MutableMapping
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import SplitResult, quote, urlsplit
 
 import httpx2
 from pydantic import BaseModel, ValidationError
+from typing_extensions import override
 
+from actors._runtime.loop.tasks import start_task
 from actors.errors import ActorsError, ContractError, Facts
 from compose._host.own_address import is_own_address
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -69,7 +75,7 @@ class ApiNotFoundError(ApiRefusedError):
     """The server does not have the object."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """An answer with a status of success, and its content."""
 
     status: int
@@ -153,7 +159,7 @@ class Http:
         *,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Return the answer to a request. Raises as `fetch`.
 
         Args:
@@ -174,7 +180,7 @@ class Http:
             raise ApiUnreachableError(self.url, problem, _LOST_REMEDY) from exc
         if not response.is_success:
             raise self._refusal(response, content)
-        return Answer(response.status_code, content)
+        return HttpAnswer(response.status_code, content)
 
     async def events(self, path: str, after: str | None = None) -> AsyncGenerator[ApiEvent, None]:
         """Yield the events of a stream until it ends or is lost. Raises as `fetch`.
@@ -328,3 +334,102 @@ def _parse_address(url: str) -> SplitResult:
     if not is_address or parts.query or parts.fragment:
         raise ContractError(f"{url}: give the address of a server, such as http://127.0.0.1:8123")
     return parts
+
+
+class ApplicationTransport(httpx2.AsyncBaseTransport):
+    """Sends requests to an ASGI application, and reads its answers while they are sent.
+
+    `httpx2.ASGITransport` collects the whole answer first, and a stream of events has no end.
+
+    Args:
+        application: The application.
+    """
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    @override
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        exchange = _Exchange(await request.aread())
+        call = exchange.run(self._application, _scope_of(request))
+        name = f"{request.method} {request.url.path}"
+        exchange.task = start_task(call, name=name, done=_take_error)
+        try:
+            start = await exchange.messages.get()
+        except asyncio.CancelledError:
+            await exchange.aclose()
+            raise
+        if start is None:
+            exchange.task.result()  # raises what the application raised
+            raise httpx2.RemoteProtocolError("the application gave no answer", request=request)
+        return httpx2.Response(start["status"], headers=start.get("headers"), stream=exchange)
+
+
+def _scope_of(request: httpx2.Request) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "scheme": request.url.scheme,
+        "path": request.url.path,
+        "raw_path": request.url.raw_path.partition(b"?")[0],
+        "query_string": request.url.query,
+        "server": (request.url.host, request.url.port),
+        "client": ("127.0.0.1", 0),
+        "root_path": "",
+    }
+
+
+def _take_error(task: asyncio.Task[Any]) -> None:
+    """Take a task's error, which its reader may not have asked for."""
+    if not task.cancelled():
+        task.exception()
+
+
+class _Exchange(httpx2.AsyncByteStream):
+    """A request and its answer."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        # One message: the application waits for a slow reader, as it waits for a slow connection.
+        self.messages: asyncio.Queue[MutableMapping[str, Any] | None] = asyncio.Queue(1)
+        self._is_closed = asyncio.Event()
+
+    async def run(self, application: ASGIApp, scope: dict[str, Any]) -> None:
+        """Let the application answer. A None is its last message."""
+        try:
+            await application(scope, self._receive, self._send)
+        finally:
+            await self._send(None)
+
+    async def _receive(self) -> MutableMapping[str, Any]:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._is_closed.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: MutableMapping[str, Any] | None) -> None:
+        if not self._is_closed.is_set():
+            await self.messages.put(message)
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (message := await self.messages.get()) is not None:
+            if body := message.get("body"):
+                yield body
+            if not message.get("more_body"):
+                return
+
+    @override
+    async def aclose(self) -> None:
+        """Disconnect, and wait until the application has noticed."""
+        self._is_closed.set()
+        # A message that the application is about to send would wait for ever.
+        while not self.messages.empty():
+            self.messages.get_nowait()
+        await asyncio.wait({self.task})

@@ -58,7 +58,7 @@ class Deployment(Target):
 
         Args:
             tenant: The tenant of the requests, over the database.
-            run: A run whose tenant it is instead: whoever may read the database may name any run.
+            run: A run whose tenant it is instead: a client of the database may name any run.
             principal: The name in audit rows, over the database.
 
         Raises:
@@ -143,6 +143,6 @@ def check_hint(command: str) -> Iterator[None]:
     try:
         yield
     except ApiUnreachableError as exc:
-        look = f"look with `{command} --server {exc.url}`"
-        remedy = f"The request may have been executed. Before you repeat it, {look}"
+        hint = f"look with `{command} --server {exc.url}`"
+        remedy = f"The request may have been executed. Before you repeat it, {hint}"
         raise ApiUnreachableError(exc.url, exc.problem, remedy) from exc

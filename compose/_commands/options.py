@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter, Token, convert
 
 from actors._kernel.json import JsonValue
 from actors._kernel.runtime.ids import AgentId
@@ -43,12 +43,13 @@ NO_BROKER: Final = (
 SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """Seconds of each unit in which options give times and rates."""
 _SPAN: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
 _MOST_S: Final = 100 * 365 * 86_400
 _INT32: Final = 2**31 - 1
 
 
 def within(low: float, high: float, what: str = "") -> Parameter:
-    """Return a validator of one number or a list: outside of the range it raises ValueError.
+    """Return a converter and validator of one number or a list: outside of the range they raise ValueError.
 
     The text names the range and `what` the numbers are, such as ``seconds``.
     """
@@ -59,7 +60,14 @@ def within(low: float, high: float, what: str = "") -> Parameter:
         if not all(n is None or low <= n <= high for n in numbers):  # NaN is in no range
             raise ValueError(text)
 
-    return Parameter(validator=check)
+    def parse(hint: Any, tokens: Sequence[Token]) -> Any:
+        # The parser would round: `dlq discard 1.5` would discard number 2.
+        is_whole = hint is not float and "float" not in str(hint)
+        if is_whole and not all(_WHOLE.fullmatch(token.value) for token in tokens):
+            raise ValueError(text)
+        return convert(hint, tokens)
+
+    return Parameter(validator=check, converter=parse)
 
 
 def _number_text(number: float) -> str:

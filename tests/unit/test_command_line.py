@@ -33,6 +33,8 @@ HUGE = "9" * 30
         (["runs", "events", "r", "--from-seq=-1"], "--from-seq. Give the number of a log entry"),
         (["runs", "list", "--until", "9999-12-31T23:59:59-14:00"], "--until"),
         (["runs", "sweep", "--older-than", f"{HUGE}d"], "is not a span"),
+        (["dlq", "discard", "1.5"], "Give numbers that `callboard dlq list` shows"),
+        (["runs", "list", "--limit", "1.5"], "--limit: Give 1 to 1000000."),
         (["dlq", "show", HUGE], "LETTER. Give numbers that `callboard dlq list` shows"),
         (["dlq", "redrive", "1", HUGE], "IDS. Give numbers that `callboard dlq list` shows"),
         (["dlq", "redrive", "1", "--agent", "desk/a"], "--agent goes with --all"),

@@ -25,7 +25,6 @@ from actors._workflow.bundles import (
 )
 from actors.errors import ContractError
 from compose._commands.deployment import Deployment
-from compose._commands.flows.installed import InstalledBundles
 from compose._commands.options import DebugFlag, Flag
 from compose._commands.output import Exit, NoDataError, print_json
 from compose._commands.terminal import print_table, say
@@ -65,6 +64,8 @@ class RegistryTarget(Deployment):
             return
         if self.directory is not None:
             raise ContractError("--directory and a database name two registries: give one of them")
+        from compose._client.callboard import InstalledBundles  # noqa: PLC0415 - as in `Deployment.open`
+
         async with self.open(tenant=self.tenant) as callboard:
             name = f"tenant {self.tenant}" if self.server is None else callboard.url
             yield InstalledBundles(callboard, self.server), name

@@ -17,7 +17,6 @@ from actors._workflow.machine.spec import RetryPolicy, WorkflowSpec
 from actors._workflow.visual.loading import check_flow, load_flow
 from actors._workflow.visual.report import report_flow
 from compose._commands.deployment import DEPLOYMENT, Deployment
-from compose._commands.flows.installed import InstalledBundles
 from compose._commands.options import DebugFlag, Flag
 from compose._commands.output import Exit, NoDataError, print_json
 from compose._commands.terminal import print_table, say
@@ -47,6 +46,8 @@ async def check(
         raise NoDataError("no file was named: give the path of a flow document")
     findings: list[FlowFinding] = []
     if deployment.is_named:
+        from compose._client.callboard import InstalledBundles  # noqa: PLC0415 - as in `Deployment.open`
+
         async with deployment.open() as callboard:
             bundles = InstalledBundles(callboard)
             for file in files:

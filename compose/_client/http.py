@@ -203,7 +203,11 @@ class Http:
                 async for fields in self._blocks(response):
                     after = fields.get("id", after)
                     if "data" in fields:  # else a comment, or the pause before a client returns
-                        yield ApiEvent(fields.get("event", ""), self._data(fields["data"]), after)
+                        try:
+                            data = json.loads(fields["data"])
+                        except (ValueError, RecursionError):
+                            raise self.unexpected_answer(fields["data"].encode()) from None
+                        yield ApiEvent(fields.get("event", ""), data, after)
             finally:
                 await response.aclose()
         except httpx2.HTTPError as exc:
@@ -271,12 +275,6 @@ class Http:
 
     def _too_large(self) -> ApiFailedError:
         return self.unexpected_answer(f"more than {MOST_BYTES} bytes".encode())
-
-    def _data(self, text: str) -> Any:
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            raise self.unexpected_answer(text.encode()) from None
 
     def _unreachable(self, exc: Exception) -> ApiUnreachableError:
         problem = f"no answer: {str(exc) or type(exc).__name__}"
@@ -353,7 +351,10 @@ class ApplicationTransport(httpx2.AsyncBaseTransport):
         exchange = _Exchange(await request.aread())
         call = exchange.run(self._application, _scope_of(request))
         name = f"{request.method} {request.url.path}"
-        exchange.task = start_task(call, name=name, done=_take_error)
+        # The reader may have gone: then nobody else takes the error, which asyncio would log.
+        exchange.task = start_task(
+            call, name=name, done=lambda task: task.cancelled() or task.exception()
+        )
         try:
             start = await exchange.messages.get()
         except asyncio.CancelledError:
@@ -380,12 +381,6 @@ def _scope_of(request: httpx2.Request) -> dict[str, Any]:
         "client": ("127.0.0.1", 0),
         "root_path": "",
     }
-
-
-def _take_error(task: asyncio.Task[Any]) -> None:
-    """Take a task's error, which its reader may not have asked for."""
-    if not task.cancelled():
-        task.exception()
 
 
 class _Exchange(httpx2.AsyncByteStream):

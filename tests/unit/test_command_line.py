@@ -310,7 +310,7 @@ def test_the_numbers_of_all_commands_are_found() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["runs", "list", "--limit", "nan"], '--limit: unable to convert "nan" into int'),
+        (["runs", "list", "--limit", "nan"], "--limit: Give 1 to 1000000."),
         (["host", "a:b", "--lease-s", "0"], "--lease-s. Give seconds, 0.1 to 3600."),
         (["serve", "a:b", "--lease-s", "0"], "--lease-s. Give seconds, 0.1 to 3600."),
         (["host", "a:b", "--suspend-after=-1"], "--suspend-after. Give seconds, 0 to 316224000."),

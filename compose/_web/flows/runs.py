@@ -171,16 +171,15 @@ class GraphRunsJson(ShownModel):
     next: str | None
 
 
-def _split(statuses: object) -> object:
-    return statuses.split(",") if isinstance(statuses, str) else statuses
-
-
 class GraphRunsQuery(Paged):
     """The query of a list of runs: by flow, app and statuses, which commas separate."""
 
     flow: str | None = None
     app: str | None = None
-    status: Annotated[tuple[StatusFilter, ...], BeforeValidator(_split)] = ()
+    status: Annotated[
+        tuple[StatusFilter, ...],
+        BeforeValidator(lambda text: text.split(",") if isinstance(text, str) else text),
+    ] = ()
 
 
 class ReplyJson(StrictModel):

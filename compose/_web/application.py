@@ -166,13 +166,13 @@ async def _refuse(request: Request, exc: Exception) -> Response:
 def _agui() -> Sequence[WebEndpoint]:
     """Return the endpoint of the AG-UI protocol, or an endpoint that names the missing extra."""
     try:
-        from compose._web.agui import endpoint as agui  # noqa: PLC0415 - an extra
+        from compose._web.agui.endpoint import endpoint as agui  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as exc:
         endpoint = Endpoints()
         refuse = _refusing_handler("no_agui", "AG-UI is not available", exc)
         endpoint.post("/agui/{app}", scope="sessions:own", action=None)(refuse)
         return endpoint
-    return agui.endpoint
+    return agui
 
 
 def _refusing_handler(code: str, problem: str, missing: ModuleNotFoundError) -> Handler:

@@ -375,6 +375,6 @@ def _fork(rows: MemoryRows, run_id: RunId, *, at_seq: int, copy: int) -> Submitt
 def _may_go(run: RunRecord, before: datetime | None) -> bool:
     if run.swept or not run.status.is_terminal:
         return False
-    terms = run.cause.supervision
-    is_traceless = terms is not None and terms.retention is HistoryRetention.NONE
+    supervision = run.cause.supervision
+    is_traceless = supervision is not None and supervision.retention is HistoryRetention.NONE
     return is_traceless or (before is not None and run.updated_at < before)

@@ -80,12 +80,12 @@ def _root_of(rows: MemoryRows, commit: Commit) -> RunId:
     return run_id if cause is None or cause.root is None else cause.root
 
 
-def _account(rows: MemoryRows, root: RunId) -> TreeAccount:
-    account = rows.accounts.get(root)
+def _account(rows: MemoryRows, root_id: RunId) -> TreeAccount:
+    account = rows.accounts.get(root_id)
     if account is None:
-        record = rows.runs.get(root)
-        terms = record.cause.supervision if record is not None else None
-        account = rows.accounts[root] = TreeAccount.of(terms)
+        record = rows.runs.get(root_id)
+        supervision = record.cause.supervision if record is not None else None
+        account = rows.accounts[root_id] = TreeAccount.of(supervision)
     return account
 
 
@@ -188,8 +188,8 @@ def make_root_run(
     rows: MemoryRows, cause: NewRun, run_id: RunId, fork: ForkPoint | None = None
 ) -> NewRun:
     """Return a run as another one that is a root, with its own time limit."""
-    terms = None if cause.supervision is None else cause.supervision.as_root(run_id)
-    limit_s = None if terms is None else terms.execution_budget.deadline_s
+    supervision = None if cause.supervision is None else cause.supervision.as_root(run_id)
+    limit_s = None if supervision is None else supervision.execution_budget.deadline_s
     return replace(
         cause,
         run_id=run_id,
@@ -197,7 +197,7 @@ def make_root_run(
         root=None,
         depth=0,
         deadline_at=None if limit_s is None else rows.clock.now() + timedelta(seconds=limit_s),
-        supervision=terms,
+        supervision=supervision,
         fork=fork,
         parent_agent=None,
     )

@@ -62,8 +62,8 @@ _REASONS: Final[dict[str, str]] = {K.RUN_ATTEMPT_FAILED: "retry", K.RUN_CONTINUE
 
 def of_run(row: RunRow, status: str, *, session: str | None) -> Attributes:
     """Return the attributes of a run's root span. Without `session` the one of the run's row counts."""
-    terms = row.supervision
-    session_of_row = terms.session_id if terms is not None else None
+    supervision = row.supervision
+    session_of_row = supervision.session_id if supervision is not None else None
     return {
         **_agent(row, session or session_of_row),
         "gen_ai.operation.name": "invoke_agent",

@@ -188,8 +188,8 @@ class RunState:
 
 async def tokens_left(run: RunState) -> int | None:
     """Return how many tokens the run's tree may still use, or None if its budget does not limit them."""
-    terms = run.row.supervision
-    if terms is None or terms.execution_budget.max_tokens is None:
+    supervision = run.row.supervision
+    if supervision is None or supervision.execution_budget.max_tokens is None:
         return None
     return await reading(run.log, partial(run.store.reads.tokens_left, run.run_id))
 

@@ -205,8 +205,8 @@ class Sessions:
     def name_of(self, session: str | None) -> str:
         """Return a session's name: the given one, else the tree's, run's or agent's, else the run's id."""
         run = self._run
-        terms = run.row.supervision
-        session_of_tree = terms.session_id if terms is not None else None
+        supervision = run.row.supervision
+        session_of_tree = supervision.session_id if supervision is not None else None
         return session or session_of_tree or run.session or self.memory.session or run.run_id
 
     def open_results(self) -> tuple[NewTurn, ...]:

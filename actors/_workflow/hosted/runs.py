@@ -187,11 +187,11 @@ class FlowRuns:
         """
         if isinstance(snapshot, str):
             snapshot = snapshot_from(*await self._stored_snapshot(snapshot))
-        flow = str(snapshot.run_state.get("workflow_id"))
-        if (spec := self._specs.get(flow)) is not None:
+        flow_id = str(snapshot.run_state.get("workflow_id"))
+        if (spec := self._specs.get(flow_id)) is not None:
             # Called for its checks only: the caller gets the error here, not a run that fails on a host.
             restored_run(snapshot, spec, run_id="-", at=utc_now_iso(), force=force)
-        return await self._start(flow, id, restore_message(snapshot, force=force))
+        return await self._start(flow_id, id, restore_message(snapshot, force=force))
 
     async def _stored_snapshot(self, snapshot_id: str) -> tuple[RunSnapshot, str]:
         store, is_id = self._runtime.store.data.run_snapshots, is_name(snapshot_id)

@@ -207,19 +207,19 @@ def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
 
 
 def _out_of_bodies(
-    root: str,
+    root_id: str,
     ways: Mapping[str, list[DrawnWire]],
     nodes: Mapping[str, DrawnNode],
     finished_nodes: set[str],
 ) -> Iterator[DrawnWire]:
-    """Yield the wires from bodies back to their loops, on all ways from `root`.
+    """Yield the wires from bodies back to their loops, on all ways from `root_id`.
 
     `depths` has the nodes on the current way by their places in it, `bodies` the places of the loops whose
     bodies the way is in.
     """
-    depths: dict[str, int] = {root: 0}
+    depths: dict[str, int] = {root_id: 0}
     bodies: list[int] = []
-    iterators = [iter(ways.get(root, ()))]
+    iterators = [iter(ways.get(root_id, ()))]
     while iterators:
         wire = next(iterators[-1], None)
         if wire is None:

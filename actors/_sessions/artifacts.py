@@ -219,11 +219,11 @@ class _ArtifactsOfRun(SessionArtifacts):
     async def _open_store(self) -> ArtifactStore:
         if self._store is None:
             run = self._run
-            agent, root = run.agent_id, run.row.root
-            if root not in (None, run.run_id):
-                root_row = await run.store.reads.run(root)
+            agent, root_id = run.agent_id, run.row.root
+            if root_id not in (None, run.run_id):
+                root_row = await run.store.reads.run(root_id)
                 if root_row is None:
-                    msg = f"run {root}, the root of this run's tree, does not exist any more"
+                    msg = f"run {root_id}, the root of this run's tree, does not exist any more"
                     raise ContractError(f"{msg}: its artifacts have no session")
                 agent = root_row.agent_id
             self._store = _scope_of(run.store, agent)

@@ -114,10 +114,10 @@ class MemoryRetention(MemoryRole, RetentionStore):
         rows = self._rows
         for run in runs:
             run.sweep()
-        for root in {run.cause.root or run.cause.run_id for run in runs} & rows.accounts.keys():
+        for root_id in {run.cause.root or run.cause.run_id for run in runs} & rows.accounts.keys():
             # The account counts for the whole tree: open runs of it may still spawn.
-            if not any(run.cause.root == root for run in rows.open_runs()):
-                del rows.accounts[root]
+            if not any(run.cause.root == root_id for run in rows.open_runs()):
+                del rows.accounts[root_id]
         return len(runs)
 
     @override
@@ -249,15 +249,15 @@ class MemoryErasure(ErasureStore):
             if what.session is not None:
                 runs = (self._rows.runs.get(RunId(run_id)) for _, run_id in turns)
                 yield from self._removals_of(run for run in runs if run and run.status.is_terminal)
-            for turn, run_id in turns:
+            for turn_id, run_id in turns:
                 run = self._rows.runs.get(RunId(run_id))
                 if what.session is None or run is None or run.status.is_terminal:
-                    yield "turns", partial(self._delete_turn, agent, session, turn)
+                    yield "turns", partial(self._delete_turn, agent, session, turn_id)
 
-    def _delete_turn(self, agent: AgentId, session: str, turn: str) -> None:
+    def _delete_turn(self, agent: AgentId, session: str, turn_id: str) -> None:
         """Remove a turn; a session without turns goes with its last one."""
         transcripts = self._rows.transcripts.transcripts
-        transcripts[agent, session].remove_turn(turn)
+        transcripts[agent, session].remove_turn(turn_id)
         if not transcripts[agent, session].rows:
             del transcripts[agent, session]
 

@@ -66,8 +66,8 @@ def account_of(rows: MemoryRows, record: RunRecord) -> TreeAccount:
 
 def release_slot(rows: MemoryRows, record: RunRecord) -> None:
     """Let the tree spawn another run instead of one that has ended."""
-    root = record.cause.root or record.cause.run_id
-    account = rows.accounts.get(root)
+    root_id = record.cause.root or record.cause.run_id
+    account = rows.accounts.get(root_id)
     if account is not None and record.cause.parent is not None:
         account.open -= 1
 

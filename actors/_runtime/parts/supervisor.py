@@ -140,9 +140,9 @@ class SupervisorView(StoreView):
     async def _spawn(
         self, agent: AgentId, parent_id: RunId, supervision: Supervision, boot: Message | None
     ) -> RunHandle:
-        above = await row_of(self._store, parent_id)
-        if agent.tenant != above.agent_id.tenant:
-            raise OtherTenantError(f"agent {agent}", above.agent_id.tenant)
+        parent = await row_of(self._store, parent_id)
+        if agent.tenant != parent.agent_id.tenant:
+            raise OtherTenantError(f"agent {agent}", parent.agent_id.tenant)
         # Counted after the row was read: a spawn between the two moves the end of the log.
         number = len(await self._store.lists.children(parent_id))
         if boot is None:
@@ -154,11 +154,11 @@ class SupervisorView(StoreView):
         run_id = run_id_of_child(parent_id, position if boot is None else f"{agent} {boot.id}")
         if boot is None or await self._store.reads.run(run_id) is None:
             child = Spawned(
-                _child_of(above, run_id, agent, supervision),
+                _child_of(parent, run_id, agent, supervision),
                 position,
                 None if boot is None else replace(boot, target=agent),
             )
-            await self._add(above, child)
+            await self._add(parent, child)
         return RunHandle(run_id, agent, parent_id)
 
     async def _add(self, parent: RunRow, child: Spawned) -> None:

@@ -167,6 +167,7 @@ def _child_of(parent: RunRow, agent_id: AgentId, position: str, child_terms: Chi
     tree_supervision = parent.supervision or Supervision(run_id=parent.run_id, root_id=str(root_id))
     supervision = own_supervision or (parent.supervision if task_id is None else tree_supervision)
     if supervision is not None:
+        own_session_id = own_supervision.session_id if own_supervision else None
         supervision = supervision.model_copy(
             update={
                 "run_id": run_id,
@@ -175,8 +176,7 @@ def _child_of(parent: RunRow, agent_id: AgentId, position: str, child_terms: Chi
                 "depth": depth,
                 "priority": priority,
                 "task": task_id,
-                "session_id": (own_supervision.session_id if own_supervision else None)
-                or tree_supervision.session_id,
+                "session_id": own_session_id or tree_supervision.session_id,
                 "spawn_budget": tree_supervision.spawn_budget,
                 "execution_budget": tree_supervision.execution_budget,
                 "retention": own_supervision.retention if own_supervision else HistoryRetention.RUN,

@@ -243,10 +243,12 @@ def _parse_int(digits: str) -> int:
     return int(digits) if len(digits) <= MAX_DIGITS else 0
 
 
-def _decode(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
+def _decode(
+    text: str | bytes, turn_id: str, tokens: int | None, parent_id: str | None
+) -> ChatMessage:
     """Return a turn as `message_of_turn` does."""
     message = _message(text)
-    for key, mark in marks_of(turn, tokens, parent).items():
+    for key, mark in marks_of(turn_id, tokens, parent_id).items():
         message.metadata.setdefault(key, mark)
     return message
 

@@ -379,9 +379,9 @@ def is_summary_of(message: ChatMessage) -> str | None:
     return message.metadata.get(UPTO) if message.metadata.get(SUMMARY) else None
 
 
-def as_turn(message: ChatMessage, session: str, turn: str, tokens: int | None) -> NewTurn:
+def as_turn(message: ChatMessage, session: str, turn_id: str, tokens: int | None) -> NewTurn:
     """Return a message as a turn with this id."""
-    return NewTurn(session, turn, message, tokens, message.parent)
+    return NewTurn(session, turn_id, message, tokens, message.parent)
 
 
 KEPT_BYTES: Final = 4_096

@@ -356,11 +356,11 @@ async def _start_at(api: Api, order: RunOrder, target: Target, *, follow: bool) 
     )
 
 
-def _tell(target: Target, run: str, *, is_new: bool, follow: bool) -> None:
+def _tell(target: Target, run_id: str, *, is_new: bool, follow: bool) -> None:
     if target.json:
-        print_json({"run": run, "is_new": is_new}, compact=follow)
+        print_json({"run": run_id, "is_new": is_new}, compact=follow)
     else:
-        say(run)
+        say(run_id)
 
 
 def _tell_end(target: Target, end: dict[str, Any]) -> Exit:

@@ -38,16 +38,16 @@ _COLUMNS = ("#", "at", "node", "status", "effect", "result or error")
 
 @asynccontextmanager
 async def open_graph_run(
-    target: Target, run: str
+    target: Target, run_id: str
 ) -> AsyncIterator[tuple[Runtime, FlowRuns, RunRow]]:
     """Yield a client, the flow runs of the run's app, and the run's row.
 
     Raises:
         UnknownRunError: The store has no such run, or it is not a run of a flow.
     """
-    async with open_run(target, run) as (runtime, row):
+    async with open_run(target, run_id) as (runtime, row):
         if ":" not in row.agent_id.key:
-            raise UnknownRunError(run)
+            raise UnknownRunError(run_id)
         yield runtime, FlowRuns(runtime, row.agent_id.type, tenant=row.agent_id.tenant), row
 
 
@@ -173,10 +173,10 @@ async def ledger(
 
 
 async def stored_ledger(
-    runtime: Runtime, run: RunId, *, follow: bool
+    runtime: Runtime, run_id: RunId, *, follow: bool
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the records of a run; with `follow` as they are written, until the run has ended."""
-    async with aclosing(ledger_feed(runtime, run, follow=follow)) as records:
+    async with aclosing(ledger_feed(runtime, run_id, follow=follow)) as records:
         async for placed_record in records:
             yield placed_record.record
 

@@ -88,15 +88,15 @@ class ServedRun:
 
     Args:
         api: The server.
-        run: The run's id.
+        run_id: The run's id.
 
     Attributes:
         url: The server's address.
     """
 
-    def __init__(self, api: Api, run: str) -> None:
-        self._api, self._run, self.url = api, run, api.url
-        self._path = f"/v1/graph-runs/{quote_name(run)}"
+    def __init__(self, api: Api, run_id: str) -> None:
+        self._api, self._run_id, self.url = api, run_id, api.url
+        self._path = f"/v1/graph-runs/{quote_name(run_id)}"
 
     async def fetch(self) -> RunData:
         """Return the run as the server shows it: `GET /v1/graph-runs/{run}`."""
@@ -119,7 +119,7 @@ class ServedRun:
         except ApiUnreachableError as exc:
             if not check_command:
                 raise
-            command = check_command.format(run=self._run, url=self._api.url)
+            command = check_command.format(run=self._run_id, url=self._api.url)
             remedy = (
                 f"The request may have been executed. Before you repeat it, look with {command}"
             )
@@ -160,7 +160,7 @@ class ServedRun:
                     async for event in events:
                         if event.name in {"end", OVER}:
                             yield event.data or {
-                                "run": self._run,
+                                "run": self._run_id,
                                 "status": (await self.fetch())["status"],
                             }
                             return
@@ -174,20 +174,20 @@ class ServedRun:
                 problem = exc.problem
             losses += 1
             if losses > MOST_LOST:
-                command = f"`callboard graphs show {self._run} --server {self._api.url}`"
+                command = f"`callboard graphs show {self._run_id} --server {self._api.url}`"
                 remedy = f"The run continues. {command} shows it"
                 raise ApiUnreachableError(self._api.url, problem, remedy)
             await asyncio.sleep(PAUSE_S)
 
 
-def run_at_server(api: ApiTarget, target: Target, run: str) -> ServedRun | None:
+def run_at_server(api: ApiTarget, target: Target, run_id: str) -> ServedRun | None:
     """Return the run at the server that `--server` names; None if there is no such option.
 
     Raises:
         ContractError: Options contradict each other.
     """
     api.check_unused()
-    return None if api.server is None else ServedRun(api.open(target), run)
+    return None if api.server is None else ServedRun(api.open(target), run_id)
 
 
 async def list_served(

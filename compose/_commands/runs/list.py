@@ -231,24 +231,24 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
         say(f"  {command} --value JSON | --retry | --fail")
 
 
-async def known_run(runtime: Runtime, run: str) -> RunRow:
+async def known_run(runtime: Runtime, run_id: str) -> RunRow:
     """Return the run's row.
 
     Raises:
         UnknownRunError: The store has no such run.
     """
-    return await row_of(runtime.store, known_id(run))
+    return await row_of(runtime.store, known_id(run_id))
 
 
 @asynccontextmanager
-async def open_run(target: Target, run: str) -> AsyncIterator[tuple[Runtime, RunRow]]:
+async def open_run(target: Target, run_id: str) -> AsyncIterator[tuple[Runtime, RunRow]]:
     """Yield a client and the run's row.
 
     Raises:
         UnknownRunError: The store has no such run.
     """
     async with target.client() as runtime:
-        yield runtime, await known_run(runtime, run)
+        yield runtime, await known_run(runtime, run_id)
 
 
 def refuse_swept(row: RunRow) -> None:

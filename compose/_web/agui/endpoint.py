@@ -438,10 +438,10 @@ async def tree_of(call: WebCall, session: FoundSession, run_id: RunId) -> RunTre
     # Events of descendants are in their own logs, not in the session's.
     while child_starts:
         payload: Any = child_starts.pop(0).payload
-        child, agent = RunId(payload["child"]), AgentId.parse(payload["agent"])
+        child_id, agent = RunId(payload["child"]), AgentId.parse(payload["agent"])
         names = call.runtime.hidden_names
-        translator = RunTranslator(session.agent.key, child, agent, names)
-        async for entry in call.runtime.entries(child):
+        translator = RunTranslator(session.agent.key, child_id, agent, names)
+        async for entry in call.runtime.entries(child_id):
             child_starts += [
                 event for event in await translator.of(entry) if _adds_child(tree, event)
             ]

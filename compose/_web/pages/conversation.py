@@ -292,11 +292,11 @@ def forks_among(turns: Sequence[Turn], on_path: set[str]) -> dict[str, Fork]:
     return forks
 
 
-def _end_of(node: str, by_parent: Mapping[str | None, list[str]]) -> str:
+def _end_of(node_id: str, by_parent: Mapping[str | None, list[str]]) -> str:
     """Return the last node of the newest branch below a node."""
-    while children := by_parent.get(node):
-        node = children[-1]
-    return node
+    while children := by_parent.get(node_id):
+        node_id = children[-1]
+    return node_id
 
 
 async def _read_consistently(

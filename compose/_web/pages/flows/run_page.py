@@ -344,15 +344,15 @@ class GraphPath:
 
     def take(self, step: LedgerStep) -> None:
         """Add a step."""
-        node, delta = step.record["node_id"], step.delta
+        node_id, delta = step.record["node_id"], step.delta
         if step.ends_a_step:
-            self.counts[node] += 1
+            self.counts[node_id] += 1
         if "joined" in delta or "seq" not in delta:
             return
         fork = delta.get("fork") or {"branches": []}
         for target in [delta.get("node"), *(name for _, name in fork["branches"])]:
             if target:
-                self.edges[node, target] = self.edges.get((node, target), 0) + 1
+                self.edges[node_id, target] = self.edges.get((node_id, target), 0) + 1
 
 
 def node_states(

@@ -114,21 +114,21 @@ async def checked_documents(
         problem = f"{size} characters in one call, more than {MAX_BATCH_BYTES}: use several calls"
         raise InvalidDocumentError("documents", problem)
     _check_alike([document for document in candidates if document.unit])
-    by_id: dict[str, CheckedDocument] = {}
+    documents_by_id: dict[str, CheckedDocument] = {}
     for document in candidates:
-        if is_last_kept or document.id not in by_id:
-            by_id[document.id] = document
-    missing_documents = [document for document in by_id.values() if not document.unit]
+        if is_last_kept or document.id not in documents_by_id:
+            documents_by_id[document.id] = document
+    missing_documents = [document for document in documents_by_id.values() if not document.unit]
     if not missing_documents:
-        return list(by_id.values())
+        return list(documents_by_id.values())
     if embedder is None:
         problem = "it has no embedding, and the store has no embedder: give one of them"
         raise InvalidDocumentError(f"document {missing_documents[0].id!r}", problem)
     for at in range(0, len(missing_documents), MAX_EMBEDDED_TEXTS):
         batch = missing_documents[at : at + MAX_EMBEDDED_TEXTS]
         vectors = await embedder.embed([document.content for document in batch])
-        by_id |= {document.id: document for document in _with_embeddings(batch, vectors)}
-    unique_documents = list(by_id.values())
+        documents_by_id |= {document.id: document for document in _with_embeddings(batch, vectors)}
+    unique_documents = list(documents_by_id.values())
     _check_alike(unique_documents)
     return unique_documents
 

@@ -126,12 +126,17 @@ def app(
 
 def _routes(api: WebApi, origins: Origins) -> list[Route]:
     pages, more_routes = _pages()
-    by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
+    endpoints_by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
     for endpoint in (*ENDPOINTS, *_agui(), *pages):
-        by_path[endpoint.path][endpoint.method] = endpoint
+        endpoints_by_path[endpoint.path][endpoint.method] = endpoint
     routes = [
-        Route(path, _answer(api, by_method, origins), methods=[*by_method, "OPTIONS"], name=path)
-        for path, by_method in by_path.items()
+        Route(
+            path,
+            _answer(api, endpoints_by_method, origins),
+            methods=[*endpoints_by_method, "OPTIONS"],
+            name=path,
+        )
+        for path, endpoints_by_method in endpoints_by_path.items()
     ]
     return [*routes, *more_routes, Route(OPENAPI, _openapi)]
 
@@ -181,9 +186,11 @@ def _pages() -> tuple[tuple[WebEndpoint, ...], list[Route]]:
     return PAGES, ROUTES
 
 
-def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
-    access = {method: access_of(method, endpoint.path) for method, endpoint in by_method.items()}
-    for method, endpoint in by_method.items():
+def _answer(api: WebApi, endpoints_by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
+    access_by_method = {
+        method: access_of(method, endpoint.path) for method, endpoint in endpoints_by_method.items()
+    }
+    for method, endpoint in endpoints_by_method.items():
         action_of(method, endpoint.path)  # raises if the endpoint has none
 
     async def answer(request: Request) -> Response:
@@ -196,14 +203,14 @@ def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) ->
         return origins.show(request, response)
 
     async def respond(request: Request) -> Response:
-        endpoint = by_method.get(request.method)
+        endpoint = endpoints_by_method.get(request.method)
         if endpoint is None:  # HEAD, which Starlette adds: on a stream it would not end
-            methods = ", ".join(by_method)
+            methods = ", ".join(endpoints_by_method)
             remedy, allow = f"use {methods}", {"allow": methods}
             problem = HttpProblem(
                 405, "method_not_allowed", "Method Not Allowed", remedy, headers=allow
             )
             return problem.response(request.scope)
-        return await endpoint.respond(api, request, access[request.method])
+        return await endpoint.respond(api, request, access_by_method[request.method])
 
     return answer

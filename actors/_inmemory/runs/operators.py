@@ -286,7 +286,9 @@ class MemoryErasure(ErasureStore):
         if what.scope not in _OF_AGENTS:
             return
         rows = self._rows
-        for row in (r for group in rows.pending.values() for r in group.values()):
+        for row in (
+            r for rows_by_arrival in rows.pending.values() for r in rows_by_arrival.values()
+        ):
             if what.covers(row.key.agent):
                 yield "messages", partial(rows.withdraw, row.key)
         for follower, topics in rows.follows.by_follower.items():

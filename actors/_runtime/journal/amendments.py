@@ -93,37 +93,43 @@ def with_answers(commit: Commit, ends: Iterable[LateEnd], answers: Iterable[Answ
     )
 
 
-def _without_calls(commit: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Commit:
+def _without_calls(
+    commit: Commit, refusals_by_position: Mapping[str, dict[str, JsonValue]]
+) -> Commit:
     """Return the commit with calls that were over budget replaced by their refusals, by position."""
     begins = (EntryKind.CHILD_SPAWNED, EntryKind.EFFECT_INTENT)
     entries = tuple(
-        NewEntry(EntryKind.EFFECT_RESULT, entry.position, refusals[entry.position])
-        if entry.kind in begins and entry.position in refusals
+        NewEntry(EntryKind.EFFECT_RESULT, entry.position, refusals_by_position[entry.position])
+        if entry.kind in begins and entry.position in refusals_by_position
         else entry
         for entry in commit.entries
     )
     budget = commit.budget
-    if budget is not None and budget.position in refusals:
+    if budget is not None and budget.position in refusals_by_position:
         budget = replace(budget, turns=0, position="")
         if not (budget.tokens or budget.cost_usd):
             budget = None
-    children = tuple(child for child in commit.spawned if child.position not in refusals)
+    children = tuple(
+        child for child in commit.spawned if child.position not in refusals_by_position
+    )
     return replace(commit, entries=entries, spawned=children, budget=budget)
 
 
-def _without_messages(commit: Commit, calls: Mapping[MessageKey, str]) -> Commit:
+def _without_messages(commit: Commit, positions_by_key: Mapping[MessageKey, str]) -> Commit:
     """Return the commit without messages that it may not take yet; the positions of their calls are given.
 
     A call that was given nothing is abandoned there, and goes on waiting.
     """
-    positions = set(calls.values())
+    positions = set(positions_by_key.values())
     entries = tuple(
         NewEntry(EntryKind.EFFECT_ABANDONED, entry.position, {"effect": "receive"})
         if entry.kind is EntryKind.MSG_RECEIVED and entry.position in positions
         else entry
         for entry in commit.entries
     )
-    return replace(commit, entries=entries, bind=tuple(k for k in commit.bind if k not in calls))
+    return replace(
+        commit, entries=entries, bind=tuple(k for k in commit.bind if k not in positions_by_key)
+    )
 
 
 PASSING: Final = frozenset({"08", "40", "53", "55", "57", "58"})

@@ -45,9 +45,9 @@ def spans_of(variables: Mapping[str, Any]) -> list[Span]:
 def span_at(spans: list[Span], id_or_number: Any) -> Span | None:
     """Return the span with an id, or with a number from 1 in the order of the index, or None."""
     text = str(id_or_number).strip()
-    by_id = next((s for s in spans if s[SPAN_ID] == text), None)
-    if by_id is not None or isinstance(id_or_number, bool) or not _NUMBER.fullmatch(text):
-        return by_id
+    span = next((s for s in spans if s[SPAN_ID] == text), None)
+    if span is not None or isinstance(id_or_number, bool) or not _NUMBER.fullmatch(text):
+        return span
     number = int(text)
     return spans[number - 1] if 1 <= number <= len(spans) else None
 
@@ -386,8 +386,8 @@ class Memories:
         """Return the owners of the memories that a request searches."""
         if payload.text("target_run_id") or payload.choice("scope", *SCOPES, ALL) != ALL:
             return [self.owner_to_write(payload)]
-        owners = {owner.run_id: owner for owner in map(self._of, SCOPES)}
-        return [*owners.values()]
+        owners_by_id = {owner.run_id: owner for owner in map(self._of, SCOPES)}
+        return [*owners_by_id.values()]
 
     def _of(self, scope: str) -> RunState:
         return self.run if scope == RUN else self.shared.owner(self.run, scope)

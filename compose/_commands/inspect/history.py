@@ -155,13 +155,13 @@ def _exported_turns(file: str, agent: AgentId, session: str) -> list[Turn]:
     with reading(file) as lines:
         runs = [run for run in read_export(lines, file=file) if run.row.agent_id == agent]
     # Model calls of several runs saw the same turn, so that the export has it several times.
-    turns = {turn.ordinal: turn for run in runs for turn in run.turns.get(session, ())}
-    if not turns:
+    turns_by_ordinal = {turn.ordinal: turn for run in runs for turn in run.turns.get(session, ())}
+    if not turns_by_ordinal:
         names = sorted({name for run in runs for name in run.turns})
         names_text = ", ".join(names) or "none"
         msg = f"{file} holds no turn of session {session!r} of {agent} (its sessions there: {names_text})"
         raise NoDataError(f"{msg}: name another with --session, or export a run of the agent")
-    return [turns[ordinal] for ordinal in sorted(turns)]
+    return [turns_by_ordinal[ordinal] for ordinal in sorted(turns_by_ordinal)]
 
 
 def print_turn(turn: Turn, *, is_full: bool) -> None:

@@ -263,11 +263,11 @@ def refuse_swept(row: RunRow) -> None:
 
 def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
     """Return the effects that were started and have no result, in the order of the log."""
-    effects: dict[str, OpenEffect] = {}
+    effects_by_position: dict[str, OpenEffect] = {}
     for entry in entries:
         if entry.kind in EXECUTES:
             payload = entry.payload
-            effects[entry.position] = OpenEffect(
+            effects_by_position[entry.position] = OpenEffect(
                 entry.position,
                 str(payload.get("effect", "")),
                 str(payload.get("name", "")),
@@ -276,11 +276,11 @@ def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
                 entry.seq,
             )
         elif entry.kind in _ENDS:
-            effects.pop(entry.position, None)
+            effects_by_position.pop(entry.position, None)
         # The code starts again with empty positions, and awaits no effect of the generation before.
         elif entry.kind == K.RUN_CONTINUED:
-            effects.clear()
-    return list(effects.values())
+            effects_by_position.clear()
+    return list(effects_by_position.values())
 
 
 def in_doubt(row: RunRow, effects: Iterable[OpenEffect]) -> list[OpenEffect]:

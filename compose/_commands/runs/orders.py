@@ -107,7 +107,7 @@ async def _cancel_many(
     yes: bool,
 ) -> int:
     found_count = 0
-    asked_runs: dict[RunId, None] = {}
+    asked_run_ids: dict[RunId, None] = {}
     async with target.client() as runtime:
         with working("cancelling" if yes else "counting") as count:
             while page := await runtime.store.lists.runs(
@@ -116,15 +116,15 @@ async def _cancel_many(
                 found_count += len(page)
                 for row in page:
                     # A cancel reaches the whole tree below a run, and this or a later page lists it again.
-                    if yes and row.cancel_requested is None and row.run_id not in asked_runs:
+                    if yes and row.cancel_requested is None and row.run_id not in asked_run_ids:
                         report = await runtime.cancel(row.run_id, reason=reason)
-                        asked_runs |= dict.fromkeys(run for run, _ in report.runs)
+                        asked_run_ids |= dict.fromkeys(run for run, _ in report.runs)
                 count(found_count)
                 among = replace(among, after=page[-1].run_id)
-    text = f"found {found_count} run(s), asked {len(asked_runs)} to stop"
+    text = f"found {found_count} run(s), asked {len(asked_run_ids)} to stop"
     if not yes:
         text = f"{found_count} run(s) would be asked to stop, with what they spawned: give --yes to do it"
-    target.tell({"found": found_count, "asked_to_stop": list(asked_runs)}, text)
+    target.tell({"found": found_count, "asked_to_stop": list(asked_run_ids)}, text)
     return Exit.OK if yes or not found_count else Exit.FAILED
 
 

@@ -255,18 +255,18 @@ def tree_of(turns: Sequence[Turn], head: str | None) -> Iterator[NodeLine]:
         turns: All nodes of a session, oldest first.
         head: Id of the active node.
     """
-    by_id = {turn.id: turn for turn in turns}
+    turns_by_id = {turn.id: turn for turn in turns}
     children_by_parent: defaultdict[str | None, list[Turn]] = defaultdict(list)
     for turn in turns:
-        children_by_parent[turn.parent if turn.parent in by_id else None].append(turn)
-    path, node = set[str](), head
-    while node is not None and node in by_id:
-        path.add(node)
-        node = by_id[node].parent
+        children_by_parent[turn.parent if turn.parent in turns_by_id else None].append(turn)
+    path_ids, node_id = set[str](), head
+    while node_id is not None and node_id in turns_by_id:
+        path_ids.add(node_id)
+        node_id = turns_by_id[node_id].parent
     stack = [*reversed(list(_mark_children(children_by_parent[None], "")))]
     while stack:
         turn, marks, prefix = stack.pop()
-        yield NodeLine(turn, marks, turn.id == head, turn.id in path)
+        yield NodeLine(turn, marks, turn.id == head, turn.id in path_ids)
         stack += reversed(list(_mark_children(children_by_parent[turn.id], prefix)))
 
 

@@ -203,7 +203,10 @@ class Transcripts(TranscriptStore):
             return
         rows: TranscriptRows = {"turns": turn_rows(turns, agent.key)}
         await put_apart(rows, agent, self._artifacts_of)
-        writes = {name: [{"t": 1, **(row or {})} for row in of] for name, of in rows.items()}
+        writes = {
+            name: [{"t": 1, **(row or {})} for row in relation_rows]
+            for name, relation_rows in rows.items()
+        }
         text = json_text(writes, "turn")
         await self._links.fetch("adding turns", SQL_APPEND, text, [run_id], [str(agent)])
 

@@ -407,12 +407,12 @@ def _present_states(run: RunState) -> dict[str, tuple[str, str]]:
     """Return the state of each node at which the run, or a branch, is now: a word, and a wait's end."""
     if run.status is RunStatus.COMPLETED:
         return {}
-    states: dict[str, tuple[str, str]] = {}
+    states_by_node: dict[str, tuple[str, str]] = {}
     if run.fork is not None:
-        states = dict.fromkeys(_failed_nodes(run.fork), ("failed", ""))
+        states_by_node = dict.fromkeys(_failed_nodes(run.fork), ("failed", ""))
     if run.status.is_terminal:
         end_state = {run.current_node: (run.status.value, "")} if run.current_node else {}
-        return states or end_state
+        return states_by_node or end_state
     for leaf in leaves(run):
         branch_state = find_branch_state(run, leaf.path)
         if branch_state is not None and branch_state.current_node:
@@ -422,8 +422,8 @@ def _present_states(run: RunState) -> dict[str, tuple[str, str]]:
                 else branch_state.current_node
             )
             wait = leaf.wait
-            states[node] = ("now", "") if wait is None else ("waiting", wait.until or "")
-    return states
+            states_by_node[node] = ("now", "") if wait is None else ("waiting", wait.until or "")
+    return states_by_node
 
 
 def _failed_nodes(fork: GraphFork) -> list[str]:

@@ -362,7 +362,7 @@ def _best(
 @lru_cache(maxsize=4096)
 def _trigrams(word: str) -> frozenset[str]:
     padded_word = f"  {word} "
-    return frozenset(padded_word[at : at + 3] for at in range(len(padded_word) - 2))
+    return frozenset(padded_word[offset : offset + 3] for offset in range(len(padded_word) - 2))
 
 
 def _check_range(what: str, value: object, least: int, most: int) -> None:

@@ -67,9 +67,9 @@ def unit_vector(values: Sequence[float], *, what: str) -> array[float]:
     if not 1 <= len(numbers) <= MAX_DIMENSIONS:
         problem = f"its embedding has {len(numbers)} numbers, not 1 to {MAX_DIMENSIONS}"
         raise InvalidDocumentError(what, f"{problem}: use another embedding model")
-    for at, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         if not math.isfinite(number):
-            problem = f"number {at} of its embedding is {number}: embed the text anew"
+            problem = f"number {index} of its embedding is {number}: embed the text anew"
             raise InvalidDocumentError(what, problem)
     largest = max(map(abs, numbers))
     if largest == 0:
@@ -124,8 +124,8 @@ async def checked_documents(
     if embedder is None:
         problem = "it has no embedding, and the store has no embedder: give one of them"
         raise InvalidDocumentError(f"document {missing_documents[0].id!r}", problem)
-    for at in range(0, len(missing_documents), MAX_EMBEDDED_TEXTS):
-        batch = missing_documents[at : at + MAX_EMBEDDED_TEXTS]
+    for offset in range(0, len(missing_documents), MAX_EMBEDDED_TEXTS):
+        batch = missing_documents[offset : offset + MAX_EMBEDDED_TEXTS]
         vectors = await embedder.embed([document.content for document in batch])
         documents_by_id |= {document.id: document for document in _with_embeddings(batch, vectors)}
     unique_documents = list(documents_by_id.values())
@@ -256,8 +256,8 @@ def _check_content(content: str, what: str) -> None:
     except UnicodeEncodeError as exc:
         problem = f"has half a surrogate pair at {exc.start}: it is no Unicode text, decode it anew"
         raise InvalidTextError(f"content of {what}", problem) from exc
-    if (at := content.find("\x00")) >= 0:
-        problem = f"has a NUL at {at}: no database takes one, leave it out"
+    if (index := content.find("\x00")) >= 0:
+        problem = f"has a NUL at {index}: no database takes one, leave it out"
         raise InvalidTextError(f"content of {what}", problem)
     if size > MAX_CONTENT_BYTES:
         problem = f"has {size} bytes, more than {MAX_CONTENT_BYTES}: split it into documents"

@@ -170,9 +170,9 @@ class SessionArtifacts:
             UnknownArtifactError: No artifact has the name, or its bytes were erased during the read.
         """
         ref, store = (await self.find(name)).ref, await self._open_store()
-        for at in range(0, ref.size_bytes, PIECE_BYTES):
+        for offset in range(0, ref.size_bytes, PIECE_BYTES):
             try:
-                piece = await store.read(ref.id, offset=at, limit=PIECE_BYTES)
+                piece = await store.read(ref.id, offset=offset, limit=PIECE_BYTES)
             except KeyError:
                 raise UnknownArtifactError(name) from None
             yield piece

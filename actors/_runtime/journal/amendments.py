@@ -149,12 +149,12 @@ class Setback:
     """The reason why an execution was broken off.
 
     Attributes:
-        at: The last seq of the log at that time.
+        last_seq: The last seq of the log at that time.
         refusal: What the store said of what it was given, or None if it was something else.
         is_unreadable: True if a row of the run is there and cannot be read.
     """
 
-    at: int
+    last_seq: int
     refusal: str | None = None
     is_unreadable: bool = False
 
@@ -169,7 +169,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class _Count:
-    at: int
+    last_seq: int
     setbacks: int = 0
     refusals: int = 0
     refusal_text: str = ""
@@ -196,8 +196,8 @@ class Setbacks:
         """
         count = self._counts.get(run_id)
         # The log has grown since: the run has made progress, and its earlier setbacks do not count.
-        if count is None or count.at != setback.at:
-            count = self._counts[run_id] = _Count(setback.at)
+        if count is None or count.last_seq != setback.last_seq:
+            count = self._counts[run_id] = _Count(setback.last_seq)
         count.setbacks += 1
         if setback.refusal is not None:
             count.refusals += 1
@@ -211,10 +211,10 @@ class Setbacks:
         pause_s = min(FIRST_PAUSE_S * 2 ** min(max(earlier_count, 0), 9), LONGEST_PAUSE_S)
         return float(pause_s * (1 + JITTER * self._chance()))
 
-    def refusal(self, run_id: RunId, at: int) -> Refusal | None:
+    def refusal(self, run_id: RunId, last_seq: int) -> Refusal | None:
         """Return why the run has to be parked, if its log ends there."""
         count = self._counts.get(run_id)
-        if count is None or count.at != at or count.refusals < count.limit:
+        if count is None or count.last_seq != last_seq or count.refusals < count.limit:
             return None
         remedy = f"run it again: callboard runs resolve {run_id} - --retry"
         if count.is_unreadable:

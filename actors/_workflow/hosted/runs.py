@@ -225,9 +225,11 @@ class FlowRuns:
         fold = await self._fold_log(run_id, from_seq=from_seq)
         state = fold.state
         if state is None:  # its log has no step yet
-            at = "" if row.created_at is None else row.created_at.isoformat()
+            created_at_iso = "" if row.created_at is None else row.created_at.isoformat()
             flow, status = flow_of(row), RunStatus.RUNNING
-            state = RunState(row.run_id, flow, status, "", created_at=at, updated_at=at)
+            state = RunState(
+                row.run_id, flow, status, "", created_at=created_at_iso, updated_at=created_at_iso
+            )
         if not (row.status.is_terminal or state.status.is_terminal):
             pending_signals = [
                 s for s in signals if s.name == SIGNAL and s.n not in fold.taken_signals

@@ -250,8 +250,8 @@ def _state_cells(state: RunState) -> tuple[str, ...]:
         else [branch.node for branch in state.fork.branches]
     )
     variables = {name: value for name, value in state.vars.items() if not name.startswith("_")}
-    at = state.updated_at[:19].replace("T", " ")
-    return at, ", ".join(nodes), state.status.value, short(variables)
+    instant_text = state.updated_at[:19].replace("T", " ")
+    return instant_text, ", ".join(nodes), state.status.value, short(variables)
 
 
 StoreArg = Annotated[Path, Parameter(help="Folder (JSON files) or SQLite file of the stores.")]

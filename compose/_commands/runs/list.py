@@ -330,8 +330,14 @@ async def log(
 
 def _cells(entry: RunLogEntry) -> tuple[str, ...]:
     payload = {key: value for key, value in entry.payload.items() if key not in ("hash", "id")}
-    at = entry.ts.isoformat(timespec="milliseconds")[:23].replace("T", " ")
-    return str(entry.seq), at, entry.kind, entry.position, short(payload) if payload else ""
+    instant_text = entry.ts.isoformat(timespec="milliseconds")[:23].replace("T", " ")
+    return (
+        str(entry.seq),
+        instant_text,
+        entry.kind,
+        entry.position,
+        short(payload) if payload else "",
+    )
 
 
 async def events(
@@ -418,14 +424,18 @@ class _EventPrinter:
         if event.attempt > self._attempt:
             say(f"attempt {event.attempt}")
         self._attempt = event.attempt
-        at = event.at[:23].replace("T", " ")
+        instant_text = event.at[:23].replace("T", " ")
         if event.kind == "end":
             say(f"the run has ended {event.name}: {short(event.data)}")
             return
         payload = event.data
         if isinstance(payload, dict):
             payload = {key: value for key, value in payload.items() if key not in ("hash", "id")}
-        say("  ".join((str(event.seq), at, event.name, event.position, short(payload or None))))
+        say(
+            "  ".join(
+                (str(event.seq), instant_text, event.name, event.position, short(payload or None))
+            )
+        )
 
     def _end_line(self) -> None:
         if self._is_inside:

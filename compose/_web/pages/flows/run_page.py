@@ -240,7 +240,7 @@ class LedgerPart:
         return not bad_indices, bad_indices[0] if bad_indices else None
 
 
-async def read_part(runtime: Runtime, row: RunRow, at: LedgerPlace | None) -> LedgerPart:
+async def read_part(runtime: Runtime, row: RunRow, position: LedgerPlace | None) -> LedgerPart:
     """Return all steps of a run, or of a long run the part around a position; by default its end.
 
     Raises:
@@ -248,7 +248,7 @@ async def read_part(runtime: Runtime, row: RunRow, at: LedgerPlace | None) -> Le
     """
     if row.last_seq < WHOLE:
         return await _read(runtime, row.run_id, 0, is_long=False)
-    seq = row.last_seq if at is None else min(at.seq, row.last_seq)
+    seq = row.last_seq if position is None else min(position.seq, row.last_seq)
     part = await _read_generation(runtime, row.run_id, seq)
     if not part.steps and part.prior is not None:  # the generation has no step yet
         part = replace(await _read_generation(runtime, row.run_id, part.prior), later=None)

@@ -37,7 +37,7 @@ class Reader(Protocol):
     def delivered(self, count: int, number: int, message: Delivered) -> None:
         """Take a message: the `number`-th of its consumer, delivered the `count`-th time."""
 
-    def status(self, code: int, words: str, headers: dict[str, str], batch: int) -> None:
+    def status(self, code: int, text: str, headers: dict[str, str], batch: int) -> None:
         """Take what the server says about a pull request for `batch` messages."""
 
     def denied(self, error: BrokerError) -> None:
@@ -110,11 +110,11 @@ class Pulls:
         if sequence > self.newest[0]:
             self.newest = (sequence, stored_ns)
 
-    def denied(self, subject: str, words: str) -> None:
+    def denied(self, subject: str, problem: str) -> None:
         """Tell the reader whose pulls the server forbids; `subject` is in lower case."""
         for consumer, reader in self._readers.items():
             if subject.endswith("." + consumer.decode().lower()):
-                reader.denied(not_permitted(self._client, f"pulling by {subject}", words))
+                reader.denied(not_permitted(self._client, f"pulling by {subject}", problem))
 
     def wake(self) -> None:
         """Let every reader ask again: the connection is lost."""

@@ -47,13 +47,13 @@ _MOST_S: Final = 100 * 365 * 86_400
 _INT32: Final = 2**31 - 1
 
 
-def within(low: float, high: float, words: str) -> Parameter:
-    """Return a validator of one number or a list: outside of the range it raises ValueError(`words`)."""
+def within(low: float, high: float, problem: str) -> Parameter:
+    """Return a validator of one number or a list: outside of the range it raises ValueError(`problem`)."""
 
     def check(_: object, value: float | list[float] | None) -> None:
         numbers = value if isinstance(value, list) else [value]
         if not all(n is None or low <= n <= high for n in numbers):  # NaN is in no range
-            raise ValueError(words)
+            raise ValueError(problem)
 
     return Parameter(validator=check)
 
@@ -312,7 +312,7 @@ class Target:
     ) -> None:
         """Print rows: a JSON list with `--json` (its keys by `pick`), else a table, or `empty` without rows."""
         if self.json:
-            to_data = partial(pick, names=to_json) if isinstance(to_json, str) else to_json
+            to_data = partial(pick, columns_text=to_json) if isinstance(to_json, str) else to_json
             print_json([to_data(r) for r in rows])
         else:
             from compose._commands.terminal import print_table  # noqa: PLC0415 - as above

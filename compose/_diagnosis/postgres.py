@@ -153,10 +153,10 @@ def _server(version: str, number: int) -> Finding:
     return judge("server", f"PostgreSQL {version}", data, wrong=is_old, remedy=remedy)
 
 
-def _durability(fsync: str, synchronous: str) -> Finding:
-    is_safe = fsync == "on" and synchronous != "off"
-    text = f"fsync {fsync}, synchronous_commit {synchronous}"
-    data: Data = {"fsync": fsync, "synchronous_commit": synchronous}
+def _durability(fsync: str, synchronous_commit: str) -> Finding:
+    is_safe = fsync == "on" and synchronous_commit != "off"
+    text = f"fsync {fsync}, synchronous_commit {synchronous_commit}"
+    data: Data = {"fsync": fsync, "synchronous_commit": synchronous_commit}
     remedy = "a crash may lose what was committed: set both to on"
     return judge("durability", text, data, wrong=not is_safe, remedy=remedy)
 
@@ -271,10 +271,12 @@ def _by_type(counts_by_type: dict[str, int]) -> str:
 
 
 def _parked(rows: list[asyncpg.Record]) -> Finding:
-    words = ", ".join(f"{row['runs']} {row['reason']} (such as {row['example']})" for row in rows)
+    reasons_text = ", ".join(
+        f"{row['runs']} {row['reason']} (such as {row['example']})" for row in rows
+    )
     data: Data = {"parked": {row["reason"]: row["runs"] for row in rows}}
     remedy = "callboard runs list --parked, then callboard runs resolve"
-    text = f"runs that wait for an operator: {words or 'none'}"
+    text = f"runs that wait for an operator: {reasons_text or 'none'}"
     return judge("parked", text, data, wrong=bool(rows), remedy=remedy)
 
 

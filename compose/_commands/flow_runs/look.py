@@ -89,10 +89,10 @@ async def list_graph_runs(
     among = RunFilter(type=app, tenant=tenant, after=known_id(after) if after else None)
     async with target.client() as runtime:
         page = await flow_runs(runtime.store.lists, among, flow=flow, status=statuses, limit=limit)
-    names = "run=run_id agent=agent_id status parked parent created_at updated_at"
+    columns_text = "run=run_id agent=agent_id status parked parent created_at updated_at"
     target.table(
         page.rows,
-        lambda row: {**pick(row, names), "flow": flow_of(row)},
+        lambda row: {**pick(row, columns_text), "flow": flow_of(row)},
         ("run", "flow", "id", "status", "created ago", "changed ago"),
         lambda row: (
             row.run_id,

@@ -508,7 +508,7 @@ def _step_row(step: CompactionStep) -> tuple[object, ...]:
 
 
 def _report_to_json(report: WindowReport) -> dict[str, Any]:
-    steps = "strategy=name kept dropped changed added tokens_before tokens_after would_ask"
+    columns_text = "strategy=name kept dropped changed added tokens_before tokens_after would_ask"
     return {
         "made": "now",
         **pick(report, "agent session model context_size history turns read"),
@@ -516,7 +516,7 @@ def _report_to_json(report: WindowReport) -> dict[str, Any]:
         "budget": None if report.budget is None else pick(report.budget, "tokens target"),
         "parts": [pick(part, "name count tokens") for part in report.parts],
         "tokens": report.tokens,
-        "steps": [pick(step, steps) for step in report.steps],
+        "steps": [pick(step, columns_text) for step in report.steps],
     }
 
 

@@ -73,12 +73,12 @@ async def list_all(
     label = None if project is None else str(project_folder(project))
     async with sessions_of(target, app, tenant) as agents:
         rows = await agents.sessions(limit=limit, before=before_at)
-    names = (
+    columns_text = (
         "agent=agent_id title owner project open_runs active_node=head last_fact created_at last_at"
     )
     target.table(
         [row for row in rows if label in (None, row.project)],
-        lambda row: {"session": row.agent_id.key, **pick(row, names)},
+        lambda row: {"session": row.agent_id.key, **pick(row, columns_text)},
         ("session", "title", "owner", "project", "open runs", "active node", "changed", "begun"),
         lambda row: (
             row.agent_id.key,

@@ -242,8 +242,8 @@ SQL_APPEND_AND_WRITTEN: Final[LiteralString] = (
 
 
 def _call(function: str, count: int, first: int = 1) -> str:
-    args = ",".join(f"${n}" for n in range(first, first + count))
-    return f"select * from {function}({args})"  # noqa: S608
+    placeholders = ",".join(f"${n}" for n in range(first, first + count))
+    return f"select * from {function}({placeholders})"  # noqa: S608
 
 
 def _with_written(statement: str, count: int) -> str:

@@ -241,9 +241,9 @@ def _split(rows: Sequence[Row]) -> tuple[dict[str, Any], list[Row]]:
     return read_or(body, from_json, lambda _: json.loads(body, parse_int=_parse_int)), turns
 
 
-def _parse_int(digits: str) -> int:
+def _parse_int(text: str) -> int:
     """Return an integer; 0 for one that is too long, so that the session's other columns are read."""
-    return int(digits) if len(digits) <= MAX_DIGITS else 0
+    return int(text) if len(text) <= MAX_DIGITS else 0
 
 
 def _decode(

@@ -219,16 +219,16 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
             AGEMissingError: The database has no AGE that this user may use.
             PersistenceError: The database could not be asked.
         """
-        values = metadata_text(parameters or {}, what="parameters of a Cypher query")
+        parameters_json = metadata_text(parameters or {}, what="parameters of a Cypher query")
         checked_query = read_query(query, parameters or {})
         try:
-            rows = await self._run(checked_query, values)
+            rows = await self._run(checked_query, parameters_json)
         except RefusedError as exc:
             if exc.sqlstate not in _NO_GRAPH:
                 raise _cypher_error(exc) from exc
             await self.make_ready()
             try:
-                rows = await self._run(checked_query, values)
+                rows = await self._run(checked_query, parameters_json)
             except RefusedError as second_exc:
                 raise _cypher_error(second_exc) from second_exc
         if len(rows) > MAX_CYPHER_ROWS:
@@ -238,8 +238,8 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
             for row in rows
         ]
 
-    async def _run(self, query: CypherQuery, values: str) -> list[Row]:
-        args = (self._tenant, query.text, values, len(query.columns), MAX_CYPHER_ROWS + 1)
+    async def _run(self, query: CypherQuery, parameters_json: str) -> list[Row]:
+        args = (self._tenant, query.text, parameters_json, len(query.columns), MAX_CYPHER_ROWS + 1)
         return await self._queries.fetch("running Cypher", SQL_RUN_CYPHER, *args)
 
 

@@ -276,8 +276,8 @@ class Tries:
         """Return what to raise when the time is over, or the client was closed."""
         request, miss = self._request, self._last
         if self._may_be_done or self.is_under_way:
-            words = "no answer came" if self.is_under_way else miss.problem
-            problem = f"{words}, within {limit_s:g} s; whether it was done is unknown"
+            outcome_text = "no answer came" if self.is_under_way else miss.problem
+            problem = f"{outcome_text}, within {limit_s:g} s; whether it was done is unknown"
             return outcome_unknown(request, problem)
         if miss.why in {"unserved", "busy"}:
             return unserved(miss, request.doing, request.id)

@@ -102,8 +102,8 @@ class Pulls:
         else:
             _, consumer, batch = subject.rsplit(b".", 2)
             if (reader := self._readers.get(consumer)) is not None:
-                words = headers[13:].partition(b"\r\n")[0].decode(errors="replace")
-                reader.status(int(headers[9:12]), words, parse_headers(headers), int(batch))
+                text = headers[13:].partition(b"\r\n")[0].decode(errors="replace")
+                reader.status(int(headers[9:12]), text, parse_headers(headers), int(batch))
 
     def stored(self, sequence: int, stored_ns: int) -> None:
         """Note that the stream holds this message, or held it."""

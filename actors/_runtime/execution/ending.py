@@ -323,7 +323,7 @@ class Ending:
                 verdict.then,
                 attempt=attempt,
                 waits=waits,
-                orphans=policy if isinstance(verdict.then, Finish) else None,
+                orphan_policy=policy if isinstance(verdict.then, Finish) else None,
             )
         except RunSuspended:
             return self.result_without_write()

@@ -267,15 +267,15 @@ class FlowRuns:
             NotSerializableError: A value in `payload` is not JSON data; the error has its path.
             NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
-        clean = durable_copy(payload, "payload")
+        clean_payload = durable_copy(payload, "payload")
         open_waits = await self._open_waits(run_id)
         matches = [key for key, w in open_waits if w.get("wait_key") == wait_key]
         for key, wait in open_waits:
             if wait.get("wait_key") != wait_key:
                 continue
-            check_answer(WaitState.from_dict({**wait}), clean)
+            check_answer(WaitState.from_dict({**wait}), clean_payload)
             # Two branches may wait for one key: if another call answered the first wait, the next one is free.
-            if await self._runtime.approvals.answer(run_id, key, clean, early=False):
+            if await self._runtime.approvals.answer(run_id, key, clean_payload, early=False):
                 return
         wait_keys = [w.get("wait_key") for _, w in open_waits]
         problem = mismatch(wait_keys, wait_key) if open_waits else "Run is not waiting"
@@ -296,11 +296,11 @@ class FlowRuns:
             await self.resume(run_id, wait_key, payload)
             return
         check_early(run_id, wait_key)
-        clean, key = durable_copy(payload, "payload"), answer_key(run_id, wait_key)
+        clean_payload, key = durable_copy(payload, "payload"), answer_key(run_id, wait_key)
         # An early answer to a wait that has ended would be stored, and no wait would ever take it.
         if await self._has_waited_for(run_id, key):
             raise StaleResumeError(run_id, f"Run does not wait for {wait_key!r} any more")
-        if not await self._runtime.approvals.answer(run_id, key, clean, early=True):
+        if not await self._runtime.approvals.answer(run_id, key, clean_payload, early=True):
             raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
 
     async def emit(
@@ -318,9 +318,9 @@ class FlowRuns:
             GraphError: The event has no name, its scope does not exist, or the id of the scope is missing.
             NotSerializableError: A value is not JSON data, or no database takes a text; the error has its path.
         """
-        clean = durable_copy(payload, "payload")
+        clean_payload = durable_copy(payload, "payload")
         request = durable_copy({"name": name, "scope": "global"} | scope, "event") | {
-            "payload": clean
+            "payload": clean_payload
         }
         scope_id = f"{request['scope']}_id"
         if request["scope"] in SCOPES and request["scope"] != "global" and not scope.get(scope_id):

@@ -146,8 +146,8 @@ def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
         if wires_out[wire.source, wire.out] == 2:  # noqa: PLR2004
             remedy = "Remove one, or put a sequence or a parallel node in between"
             findings.at_wire(wire, "another edge of execution comes from this pin, too", remedy)
-        exits = _OUTS.get(node.type, OUT_OF_CONTROL)
-        if node.type in TYPES and not re.fullmatch(exits, wire.out):
+        exits_pattern = _OUTS.get(node.type, OUT_OF_CONTROL)
+        if node.type in TYPES and not re.fullmatch(exits_pattern, wire.out):
             problem = f"execution never leaves a node {node.type!r} by {wire.out!r}"
             findings.at_wire(wire, problem, "Connect another pin")
 

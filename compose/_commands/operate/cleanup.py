@@ -106,7 +106,10 @@ async def tasks(
         report = await _agent_runtime(runtime, app, tenant).cleanup_project_tasks(
             project, not apply, include_failed, include_cancelled, age
         )
-    columns_text = "session=session_id task run_id agent=agent_id status entries bytes=size_bytes ended_at reason"
+    columns_text = (
+        "session=session_id task run_id agent=agent_id "
+        "status entries bytes=size_bytes ended_at reason"
+    )
     rows = [pick(candidate, columns_text) for candidate in report.candidates]
     return _show(target, report, rows, "session task run_id status entries bytes reason")
 

@@ -321,8 +321,8 @@ async def put_apart(rows: TranscriptRows, agent: AgentId, artifacts_of: Artifact
         # A character has at most 4 bytes: most bodies are known to be small without being encoded.
         if 4 * len(body) <= MAX_ROW_BYTES or len(data := body.encode()) <= MAX_ROW_BYTES:
             continue
-        words = f"{agent}\n{row['session']}\n{row['id']}"
-        scope = f"turn:{hashlib.sha256(words.encode(errors='surrogatepass')).hexdigest()}"
+        text = f"{agent}\n{row['session']}\n{row['id']}"
+        scope = f"turn:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
         # Before the row that names it: a crash in between leaves an artifact without a pin, which is collected.
         ref = await artifacts_of(agent.tenant, scope).store(data, content_type="application/json")
         body_reference = {"role": from_json(body)["role"], "artifact": ref.model_dump(mode="json")}

@@ -71,7 +71,9 @@ def json_escape(exc: UnicodeError) -> tuple[str, int]:
     if not isinstance(exc, UnicodeEncodeError):
         raise exc
     units = exc.object[exc.start : exc.end].encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4)), exc.end
+    return "".join(
+        f"\\u{units[offset : offset + 4]}" for offset in range(0, len(units), 4)
+    ), exc.end
 
 
 if __name__ == "__main__":

@@ -167,9 +167,9 @@ def without_password(url: str) -> str:
             return "the given URL"
         if "password=" in parts.query:
             parts = parts._replace(query="***")
-        head, at, host = parts.netloc.rpartition("@")
+        head, separator, host = parts.netloc.rpartition("@")
         user, colon, _ = head.partition(":")
-        netloc = f"{user}:***@{host}" if at and colon else parts.netloc
+        netloc = f"{user}:***@{host}" if separator and colon else parts.netloc
         return urlunsplit(parts._replace(netloc=netloc))
     except ValueError:
         return "the given URL"

@@ -68,12 +68,12 @@ class _Matches:
         # Calls without a result yet, by id. A later turn's call with the same id takes the results.
         calls_by_id: dict[str, tuple[int, deque[ContentBlock]]] = {}
         for index, message in enumerate(view):
-            calls: defaultdict[str, deque[ContentBlock]] = defaultdict(deque)
+            blocks_by_id: defaultdict[str, deque[ContentBlock]] = defaultdict(deque)
             for block in message.content if message.role == "assistant" else ():
                 if block.type == "tool_call":
-                    calls[id_of(block)].append(block)
+                    blocks_by_id[id_of(block)].append(block)
                     matches.open[index].append(block)
-            calls_by_id.update({id_: (index, blocks) for id_, blocks in calls.items()})
+            calls_by_id.update({id_: (index, blocks) for id_, blocks in blocks_by_id.items()})
             if any(block.type == "tool_result" for block in message.content):
                 matches._match(index, message, calls_by_id)
         return matches

@@ -65,7 +65,9 @@ def installed_tokenizer() -> CountText | None:
     def count(text: str) -> int:
         if len(text) > _MOST:
             return estimated_tokens(text)
-        return sum(count_piece(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE))
+        return sum(
+            count_piece(text[offset : offset + _PIECE]) for offset in range(0, len(text), _PIECE)
+        )
 
     return count
 

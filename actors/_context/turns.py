@@ -223,19 +223,22 @@ def groups_of(view: Sequence[ChatMessage]) -> list[TurnGroup]:
             for index, message in enumerate(view)
         ]
     roots = list(range(len(view)))
-    caller: dict[str, int] = {}
+    indexes_by_call_id: dict[str, int] = {}
     for index, message in enumerate(view):
         if not has_tool_blocks(message):
             continue
-        callers = [index, *(caller[id_] for id_ in result_ids(message) if id_ in caller)]
-        first = min(_root(roots, caller_index) for caller_index in callers)
-        for caller_index in callers:
+        caller_indexes = [
+            index,
+            *(indexes_by_call_id[id_] for id_ in result_ids(message) if id_ in indexes_by_call_id),
+        ]
+        first = min(_root(roots, caller_index) for caller_index in caller_indexes)
+        for caller_index in caller_indexes:
             roots[_root(roots, caller_index)] = first
-        caller.update(dict.fromkeys(call_ids(message), index))
-    members: dict[int, list[int]] = {}
+        indexes_by_call_id.update(dict.fromkeys(call_ids(message), index))
+    indexes_by_root: dict[int, list[int]] = {}
     for index, root in enumerate(roots):
-        members.setdefault(root if root == index else _root(roots, index), []).append(index)
-    return [_group(view, indices) for indices in members.values()]
+        indexes_by_root.setdefault(root if root == index else _root(roots, index), []).append(index)
+    return [_group(view, indices) for indices in indexes_by_root.values()]
 
 
 def has_tool_blocks(message: ChatMessage) -> bool:

@@ -275,7 +275,7 @@ class InMemorySessions(SessionStore):
     async def idle(
         self, tenant: str, type_: str, *, before: datetime, limit: int = 100
     ) -> list[AgentId]:
-        agents_by_age = [
+        agents_with_instants = [
             (record.last_at, agent)
             for agent, record in self.records.items()
             if (agent.tenant, agent.type) == (tenant, type_)
@@ -284,7 +284,7 @@ class InMemorySessions(SessionStore):
             and record.last_at < before
             and (record.is_deleting or not self._open_runs(agent))
         ]
-        return [agent for _, agent in sorted(agents_by_age)][:limit]
+        return [agent for _, agent in sorted(agents_with_instants)][:limit]
 
     @override
     async def begin_delete(self, agent: AgentId, *, unless_since: datetime | None = None) -> bool:

@@ -324,33 +324,36 @@ def closeness(query_word: str, word: str) -> float:
 
 def ranked(hits: Sequence[FoundMemory], query: MemoryQuery, candidates: int) -> list[Memory]:
     """Return hits of one or two searches as one list, best first."""
-    by_meaning = _best({hit.memory.id: hit.meaning for hit in hits}, hits, candidates)
-    by_words = _best({hit.memory.id: hit.words for hit in hits}, hits, candidates)
+    scores_by_meaning = _best({hit.memory.id: hit.meaning for hit in hits}, hits, candidates)
+    scores_by_words = _best({hit.memory.id: hit.words for hit in hits}, hits, candidates)
     if query.mode == "hybrid":
-        scores = fused([list(by_meaning), list(by_words)])
+        scores = fused([list(scores_by_meaning), list(scores_by_words)])
     else:
-        scores = by_meaning if query.mode == "meaning" else by_words
-    best = _best(scores, hits, query.limit)
-    memories = {hit.memory.id: hit.memory for hit in hits}
-    return [memories[id_].model_copy(update={"score": score}) for id_, score in best.items()]
+        scores = scores_by_meaning if query.mode == "meaning" else scores_by_words
+    best_scores = _best(scores, hits, query.limit)
+    memories_by_id = {hit.memory.id: hit.memory for hit in hits}
+    return [
+        memories_by_id[id_].model_copy(update={"score": score})
+        for id_, score in best_scores.items()
+    ]
 
 
 def fused(rankings: Iterable[Sequence[str]]) -> dict[str, float]:
     """Return the sum of reciprocal ranks of each id: see `RECIPROCAL`."""
-    scores: dict[str, float] = {}
+    scores_by_id: dict[str, float] = {}
     for ranking in rankings:
         for rank, id_ in enumerate(ranking, 1):
-            scores[id_] = scores.get(id_, 0.0) + 1 / (RECIPROCAL + rank)
-    return scores
+            scores_by_id[id_] = scores_by_id.get(id_, 0.0) + 1 / (RECIPROCAL + rank)
+    return scores_by_id
 
 
 def _best(
-    scores: Mapping[str, float | None], memories: Sequence[FoundMemory], limit: int
+    scores_by_id: Mapping[str, float | None], found_memories: Sequence[FoundMemory], limit: int
 ) -> dict[str, float]:
     hits = [
         (-score, -found_memory.memory.updated_at.timestamp(), found_memory.memory.id)
-        for found_memory in memories
-        if (score := scores.get(found_memory.memory.id)) is not None
+        for found_memory in found_memories
+        if (score := scores_by_id.get(found_memory.memory.id)) is not None
     ]
     return {id_: -score for score, _, id_ in sorted(hits)[:limit]}
 
@@ -359,7 +362,7 @@ def _best(
 @lru_cache(maxsize=4096)
 def _trigrams(word: str) -> frozenset[str]:
     padded_word = f"  {word} "
-    return frozenset(padded_word[at : at + 3] for at in range(len(padded_word) - 2))
+    return frozenset(padded_word[offset : offset + 3] for offset in range(len(padded_word) - 2))
 
 
 def _check_range(what: str, value: object, least: int, most: int) -> None:

@@ -67,9 +67,9 @@ def unit_vector(values: Sequence[float], *, what: str) -> array[float]:
     if not 1 <= len(numbers) <= MAX_DIMENSIONS:
         problem = f"its embedding has {len(numbers)} numbers, not 1 to {MAX_DIMENSIONS}"
         raise InvalidDocumentError(what, f"{problem}: use another embedding model")
-    for at, number in enumerate(numbers):
+    for index, number in enumerate(numbers):
         if not math.isfinite(number):
-            problem = f"number {at} of its embedding is {number}: embed the text anew"
+            problem = f"number {index} of its embedding is {number}: embed the text anew"
             raise InvalidDocumentError(what, problem)
     largest = max(map(abs, numbers))
     if largest == 0:
@@ -114,21 +114,21 @@ async def checked_documents(
         problem = f"{size} characters in one call, more than {MAX_BATCH_BYTES}: use several calls"
         raise InvalidDocumentError("documents", problem)
     _check_alike([document for document in candidates if document.unit])
-    by_id: dict[str, CheckedDocument] = {}
+    documents_by_id: dict[str, CheckedDocument] = {}
     for document in candidates:
-        if is_last_kept or document.id not in by_id:
-            by_id[document.id] = document
-    missing_documents = [document for document in by_id.values() if not document.unit]
+        if is_last_kept or document.id not in documents_by_id:
+            documents_by_id[document.id] = document
+    missing_documents = [document for document in documents_by_id.values() if not document.unit]
     if not missing_documents:
-        return list(by_id.values())
+        return list(documents_by_id.values())
     if embedder is None:
         problem = "it has no embedding, and the store has no embedder: give one of them"
         raise InvalidDocumentError(f"document {missing_documents[0].id!r}", problem)
-    for at in range(0, len(missing_documents), MAX_EMBEDDED_TEXTS):
-        batch = missing_documents[at : at + MAX_EMBEDDED_TEXTS]
+    for offset in range(0, len(missing_documents), MAX_EMBEDDED_TEXTS):
+        batch = missing_documents[offset : offset + MAX_EMBEDDED_TEXTS]
         vectors = await embedder.embed([document.content for document in batch])
-        by_id |= {document.id: document for document in _with_embeddings(batch, vectors)}
-    unique_documents = list(by_id.values())
+        documents_by_id |= {document.id: document for document in _with_embeddings(batch, vectors)}
+    unique_documents = list(documents_by_id.values())
     _check_alike(unique_documents)
     return unique_documents
 
@@ -256,8 +256,8 @@ def _check_content(content: str, what: str) -> None:
     except UnicodeEncodeError as exc:
         problem = f"has half a surrogate pair at {exc.start}: it is no Unicode text, decode it anew"
         raise InvalidTextError(f"content of {what}", problem) from exc
-    if (at := content.find("\x00")) >= 0:
-        problem = f"has a NUL at {at}: no database takes one, leave it out"
+    if (index := content.find("\x00")) >= 0:
+        problem = f"has a NUL at {index}: no database takes one, leave it out"
         raise InvalidTextError(f"content of {what}", problem)
     if size > MAX_CONTENT_BYTES:
         problem = f"has {size} bytes, more than {MAX_CONTENT_BYTES}: split it into documents"

@@ -121,8 +121,8 @@ def _check(what: str, value: object, limit: int, remedy: str) -> None:
 def _problem(value: object, limit: int, remedy: str) -> str | None:
     if not isinstance(value, str):
         return f"has to be text, not {type(value).__name__}"
-    if (at := value.find("\x00")) >= 0:
-        return f"has a NUL at {at}: no database takes one, leave it out"
+    if (index := value.find("\x00")) >= 0:
+        return f"has a NUL at {index}: no database takes one, leave it out"
     try:
         size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError as exc:

@@ -170,9 +170,9 @@ class SessionArtifacts:
             UnknownArtifactError: No artifact has the name, or its bytes were erased during the read.
         """
         ref, store = (await self.find(name)).ref, await self._open_store()
-        for at in range(0, ref.size_bytes, PIECE_BYTES):
+        for offset in range(0, ref.size_bytes, PIECE_BYTES):
             try:
-                piece = await store.read(ref.id, offset=at, limit=PIECE_BYTES)
+                piece = await store.read(ref.id, offset=offset, limit=PIECE_BYTES)
             except KeyError:
                 raise UnknownArtifactError(name) from None
             yield piece
@@ -219,11 +219,11 @@ class _ArtifactsOfRun(SessionArtifacts):
     async def _open_store(self) -> ArtifactStore:
         if self._store is None:
             run = self._run
-            agent, root = run.agent_id, run.row.root
-            if root not in (None, run.run_id):
-                root_row = await run.store.reads.run(root)
+            agent, root_id = run.agent_id, run.row.root
+            if root_id not in (None, run.run_id):
+                root_row = await run.store.reads.run(root_id)
                 if root_row is None:
-                    msg = f"run {root}, the root of this run's tree, does not exist any more"
+                    msg = f"run {root_id}, the root of this run's tree, does not exist any more"
                     raise ContractError(f"{msg}: its artifacts have no session")
                 agent = root_row.agent_id
             self._store = _scope_of(run.store, agent)

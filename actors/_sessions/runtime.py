@@ -403,8 +403,8 @@ class AgentRuntime:
 
     def _feed(self, session_id: str, cursor: str | None, *, live: bool) -> SessionFeed:
         agent = self.agent_id(session_id)
-        at = EventCursor() if cursor is None else EventCursor.parse(cursor, session_id)
-        return SessionFeed(self.runtime, agent, at, live=live)
+        position = EventCursor() if cursor is None else EventCursor.parse(cursor, session_id)
+        return SessionFeed(self.runtime, agent, position, live=live)
 
     def _refuse_closed(self) -> None:
         if self._is_closed or not self._is_open:

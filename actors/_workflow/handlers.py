@@ -50,11 +50,13 @@ class EffectHandlers:
     """The host's handlers by the type of effect. A handler for a built-in effect replaces it."""
 
     def __init__(self, handlers: Mapping[EffectType, Handler] | None) -> None:
-        by_type = {EffectType(kind): call for kind, call in (handlers or {}).items()}
-        self._handlers = {kind: with_three_arguments(call) for kind, call in by_type.items()}
+        handlers_by_type = {EffectType(kind): call for kind, call in (handlers or {}).items()}
+        self._handlers = {
+            kind: with_three_arguments(call) for kind, call in handlers_by_type.items()
+        }
         self._reconciles = {
             kind: with_three_arguments(call.reconcile)
-            for kind, call in by_type.items()
+            for kind, call in handlers_by_type.items()
             if isinstance(call, ReconciledHandler)
         }
 

@@ -205,9 +205,9 @@ def event_of(run_id: str, answer: Response) -> Event | None:
 class MissedError(Exception):
     """An attempt brought no answer. The next one may."""
 
-    def __init__(self, why: Why, words: str) -> None:
-        super().__init__(why, words)
-        self.why, self.words = why, words
+    def __init__(self, why: Why, problem: str) -> None:
+        super().__init__(why, problem)
+        self.why, self.problem = why, problem
 
 
 def in_our_words(
@@ -216,16 +216,16 @@ def in_our_words(
     id: str | None = None,  # noqa: A002
 ) -> MissedError | errors.ClientError:
     """Return what an error of the connection means for a call: the next attempt may do, or none will."""
-    words = exc.problem
+    problem = exc.problem
     if isinstance(exc, BodyTooLargeError):
-        return errors.TooLargeError(doing, words, exc.remedy, None, id)
+        return errors.TooLargeError(doing, problem, exc.remedy, None, id)
     if isinstance(exc, nats_client.NotPermittedError):
         remedy = "Grant it to this user in the server's configuration (docs/subjects.md)."
-        return errors.NotPermittedError(doing, words, remedy, None, id)
-    if "permissions violation for subscription" in words:
+        return errors.NotPermittedError(doing, problem, remedy, None, id)
+    if "permissions violation for subscription" in problem:
         remedy = "Set inbox_prefix to the prefix that this user may subscribe to."
-        return errors.NotPermittedError(doing, words, remedy, None, id)
-    return MissedError(_WHY.get(type(exc), "lost"), words)
+        return errors.NotPermittedError(doing, problem, remedy, None, id)
+    return MissedError(_WHY.get(type(exc), "lost"), problem)
 
 
 class Tries:
@@ -276,8 +276,8 @@ class Tries:
         """Return what to raise when the time is over, or the client was closed."""
         request, miss = self._request, self._last
         if self._may_be_done or self.is_under_way:
-            words = "no answer came" if self.is_under_way else miss.words
-            problem = f"{words}, within {limit_s:g} s; whether it was done is unknown"
+            outcome_text = "no answer came" if self.is_under_way else miss.problem
+            problem = f"{outcome_text}, within {limit_s:g} s; whether it was done is unknown"
             return outcome_unknown(request, problem)
         if miss.why in {"unserved", "busy"}:
             return unserved(miss, request.doing, request.id)
@@ -294,7 +294,7 @@ def outcome_unknown(request: Request, problem: str) -> errors.OutcomeUnknownErro
 
 def unserved(miss: MissedError, doing: str, id: str | None = None) -> errors.UnservedError:  # noqa: A002
     """Return the error of a request that no host takes."""
-    return errors.UnservedError(doing, miss.words, _SERVE, None, id)
+    return errors.UnservedError(doing, miss.problem, _SERVE, None, id)
 
 
 def unreachable(
@@ -304,10 +304,10 @@ def unreachable(
     id: str | None = None,  # noqa: A002
 ) -> errors.UnreachableError:
     """Return the error of a server that is away, or does not let us in, or of a closed client."""
-    problem = f"NATS at {address}: {miss.words}"
+    problem = f"NATS at {address}: {miss.problem}"
     remedy = "Start nats-server there, or set the right URL (nats://HOST:PORT)."
     if miss.why == "closed":
-        problem, remedy = miss.words, "Use it inside `async with`."
-    elif "uthorization" in miss.words or "uthentication" in miss.words:
+        problem, remedy = miss.problem, "Use it inside `async with`."
+    elif "uthorization" in miss.problem or "uthentication" in miss.problem:
         remedy = "Check the user, password, credentials file or nkey."
     return errors.UnreachableError(doing, problem, remedy, None, id)

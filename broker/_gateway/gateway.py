@@ -121,8 +121,8 @@ class Gateway:
     async def attach(self, client: NatsConnection, inbox: str, tasks: Tasks) -> None:
         """Subscribe on a new connection; `tasks` end with it."""
         self._client = client
-        renewals = f"{inbox}.renew"
-        streams = EventStreams(self._front, self._scope, self._publish, renewals)
+        renewal_prefix = f"{inbox}.renew"
+        streams = EventStreams(self._front, self._scope, self._publish, renewal_prefix)
         self._streams = streams
 
         def on_renewal(subject: bytes, _reply: bytes, _data: bytes, headers: bytes) -> None:
@@ -136,7 +136,7 @@ class Gateway:
             with contextlib.suppress(ValueError):  # it has no reply subject: there is no answer
                 streams.renew_named(data)
 
-        await client.listen(f"{renewals}.*", on_renewal)
+        await client.listen(f"{renewal_prefix}.*", on_renewal)
         for subject, answer in self._service.answers().items():
             await client.listen(subject, self._info_sink(answer, tasks))
         await client.listen(self._subjects.prefixed(f"api.v1.*.*.{RENEW}"), on_named_renewal)

@@ -353,18 +353,18 @@ def _answer_of(run_result: RunResult, request: GatewayRequest, agent_id: AgentId
     Raises:
         RequestError: It failed or was cancelled.
     """
-    words = str((run_result.error or {}).get("message") or "")
+    text = str((run_result.error or {}).get("message") or "")
     details: JsonValue = run_result.error
     if run_result.status is RunStatus.COMPLETED:
         more = {"Actor_Run": run_result.run_id, "Actor_Status": str(run_result.status)}
         event = _cloud_event(request.headers, run_result, agent_id)
         return result(run_result.output, request, **more, **event)
     code, type_ = 422, "run_failed"
-    message = f"the run failed: {words}"
+    message = f"the run failed: {text}"
     remedy = "Correct what it complains about, and ask again with another id."
     if run_result.status is RunStatus.CANCELLED:
         code, type_ = 499, "run_cancelled"
-        message, remedy = f"the run was cancelled: {words}", "Ask again with another id."
+        message, remedy = f"the run was cancelled: {text}", "Ask again with another id."
     raise RequestError(Problem(code, type_, message, remedy, run_result.run_id, details))
 
 

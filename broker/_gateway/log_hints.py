@@ -182,8 +182,8 @@ def _parse_entries(data: bytes, run_id: RunId) -> Sequence[RunLogEntry]:
     try:
         facts = from_json(data)
         rows = enumerate(facts["entries"], int(facts["from"]))
-        for seq, (kind, position, payload, at) in rows:
-            ts = datetime.fromisoformat(at)
+        for seq, (kind, position, payload, ts_text) in rows:
+            ts = datetime.fromisoformat(ts_text)
             if ts.utcoffset() is None:  # an instant without its offset
                 return ()
             entries.append(RunLogEntry(run_id, seq, str(kind), str(position), dict(payload), ts))

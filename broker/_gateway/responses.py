@@ -122,7 +122,7 @@ def problem_of(exc: Exception) -> Problem:
 def _refused(exc: errors.ContractError | errors.RunConflictError) -> Problem:
     """Return what is wrong with a request, as far as its sender can do something about it."""
     code, type_, message, remedy = 400, "malformed", str(exc), _CORRECT_BODY
-    run: str | None = None
+    run_id: str | None = None
     details: JsonValue = None
     match exc:
         case errors.UnknownRunError():
@@ -130,7 +130,7 @@ def _refused(exc: errors.ContractError | errors.RunConflictError) -> Problem:
             remedy = f"Use the id that submit returned; for runs of others have {GRANT} granted."
             message = f"there is no run {exc.run_id!r}"
         case errors.RunSweptError():
-            code, type_, run = 404, "swept", exc.run_id
+            code, type_, run_id = 404, "swept", exc.run_id
             remedy = "Take results in time, or let the operators keep them longer."
         case errors.UnservedError():
             code, type_, message = 404, "unserved", f"no host serves {exc.agent}"
@@ -145,7 +145,7 @@ def _refused(exc: errors.ContractError | errors.RunConflictError) -> Problem:
             )
         case _:
             pass
-    return Problem(code, type_, message, remedy, run, details)
+    return Problem(code, type_, message, remedy, run_id, details)
 
 
 def result(value: JsonValue, request: GatewayRequest, **headers: str) -> GatewayAnswer:

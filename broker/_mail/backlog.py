@@ -42,9 +42,9 @@ TOO_MANY: Final = (
 def parse_ack_subject(reply: bytes) -> tuple[bytes, int, int, int, int]:
     """Return consumer, delivery count, stream sequence, consumer's number and time in nanoseconds."""
     tokens = reply.split(b".")
-    at = 3 if len(tokens) == _ACK_TOKENS else 5
-    count, sequence, number, stored_ns = map(int, tokens[at + 1 : at + 5])
-    return tokens[at], count, sequence, number, stored_ns
+    consumer_index = 3 if len(tokens) == _ACK_TOKENS else 5
+    count, sequence, number, stored_ns = map(int, tokens[consumer_index + 1 : consumer_index + 5])
+    return tokens[consumer_index], count, sequence, number, stored_ns
 
 
 def parse_pending(reply: bytes) -> int:

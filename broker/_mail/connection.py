@@ -102,9 +102,9 @@ class JetStreamConnection:
         self._pulls.server_gone()
         self._on_suspect()
 
-    def _on_denied(self, subject: str, words: str) -> None:
-        self._requests.denied(subject, words)
-        self._pulls.denied(subject, words)
+    def _on_denied(self, subject: str, problem: str) -> None:
+        self._requests.denied(subject, problem)
+        self._pulls.denied(subject, problem)
 
     async def send(self, row: OutboxRow) -> int:
         """Publish a row and return the stream sequence under which the broker stored it.

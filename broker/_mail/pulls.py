@@ -37,7 +37,7 @@ class Reader(Protocol):
     def delivered(self, count: int, number: int, message: Delivered) -> None:
         """Take a message: the `number`-th of its consumer, delivered the `count`-th time."""
 
-    def status(self, code: int, words: str, headers: dict[str, str], batch: int) -> None:
+    def status(self, code: int, text: str, headers: dict[str, str], batch: int) -> None:
         """Take what the server says about a pull request for `batch` messages."""
 
     def denied(self, error: BrokerError) -> None:
@@ -102,19 +102,19 @@ class Pulls:
         else:
             _, consumer, batch = subject.rsplit(b".", 2)
             if (reader := self._readers.get(consumer)) is not None:
-                words = headers[13:].partition(b"\r\n")[0].decode(errors="replace")
-                reader.status(int(headers[9:12]), words, parse_headers(headers), int(batch))
+                text = headers[13:].partition(b"\r\n")[0].decode(errors="replace")
+                reader.status(int(headers[9:12]), text, parse_headers(headers), int(batch))
 
     def stored(self, sequence: int, stored_ns: int) -> None:
         """Note that the stream holds this message, or held it."""
         if sequence > self.newest[0]:
             self.newest = (sequence, stored_ns)
 
-    def denied(self, subject: str, words: str) -> None:
+    def denied(self, subject: str, problem: str) -> None:
         """Tell the reader whose pulls the server forbids; `subject` is in lower case."""
         for consumer, reader in self._readers.items():
             if subject.endswith("." + consumer.decode().lower()):
-                reader.denied(not_permitted(self._client, f"pulling by {subject}", words))
+                reader.denied(not_permitted(self._client, f"pulling by {subject}", problem))
 
     def wake(self) -> None:
         """Let every reader ask again: the connection is lost."""

@@ -153,7 +153,7 @@ class ShardReader:
         self._active_at = self._now()
         self._wake.set()
 
-    def status(self, code: int, words: str, headers: dict[str, str], batch: int) -> None:
+    def status(self, code: int, text: str, headers: dict[str, str], batch: int) -> None:
         """Take what the server says about a pull request for `batch` messages."""
         self._active_at = self._now()
         if code == 100:  # noqa: PLR2004 - an idle heartbeat
@@ -163,13 +163,13 @@ class ShardReader:
                 self._break(f"number {last} was delivered, number {self._last} came last")
         elif code in {404, 408} or _PENDING in headers:
             remaining = int(headers.get(_PENDING, batch))
-            self._is_next_oversize = remaining == batch and "MaxBytes" in words
+            self._is_next_oversize = remaining == batch and "MaxBytes" in text
             if code in {404, 408}:
                 self._backlog = 0
             self._outstanding -= remaining
             self._wake.set()
         else:
-            self._break(f"{code} {words}")
+            self._break(f"{code} {text}")
 
     def acked(self, upto: int) -> None:
         """Acknowledge, with the next step, the messages that were delivered up to this sequence."""

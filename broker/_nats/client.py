@@ -366,21 +366,23 @@ def _is_seed(match: re.Match[bytes] | None) -> bool:
 def _unreachable(
     server: ConnectOptions, reason: Exception, *, is_encrypted: bool
 ) -> UnreachableError:
-    words = str(reason) or ("no answer in time" if isinstance(reason, TimeoutError) else "")
+    problem = str(reason) or ("no answer in time" if isinstance(reason, TimeoutError) else "")
     # From TLS 1.3 on a server judges a certificate when the client has greeted already.
     is_hung_up = is_encrypted and isinstance(reason, (ConnectionError, UnexpectedEOF))
     if is_hung_up:
-        words = f"the server wants encryption, and hung up on this certificate or login ({words})"
-    if "uthorization" in words or "uthentication" in words:
+        problem = (
+            f"the server wants encryption, and hung up on this certificate or login ({problem})"
+        )
+    if "uthorization" in problem or "uthentication" in problem:
         remedy = "Check the user, password, credentials file or nkey."
-    elif isinstance(reason, ssl.SSLError) or NO_ENCRYPTION in words or is_hung_up:
+    elif isinstance(reason, ssl.SSLError) or NO_ENCRYPTION in problem or is_hung_up:
         remedy = (
             "Check the CA, the certificate and its key (CALLBOARD_NATS_TLS_…), and that the URL "
             "names a host of the server's certificate."
         )
     else:
         remedy = "Start nats-server there, or set the right URL (nats://HOST:PORT)."
-    return UnreachableError(server.address, "connecting", words or type(reason).__name__, remedy)
+    return UnreachableError(server.address, "connecting", problem or type(reason).__name__, remedy)
 
 
 def _address(url: str) -> str:

@@ -216,8 +216,8 @@ class Requests:
 
         def expire() -> None:
             remedy = "Try again; if that persists, look at the server's load and log."
-            words = f"no answer within {limit_s:g} s"
-            take(errors.NoAnswerError(self.client.address, doing, words, remedy))
+            problem = f"no answer within {limit_s:g} s"
+            take(errors.NoAnswerError(self.client.address, doing, problem, remedy))
 
         limit = self._loop.call_later(limit_s, expire)
         token, reply = self._expect(subject, take)
@@ -284,11 +284,11 @@ class Requests:
             remedy = "Send again on a new connection."
             raise errors.ServerError(client.address, doing, str(exc), remedy) from exc
 
-    def denied(self, subject: str, words: str) -> None:
+    def denied(self, subject: str, problem: str) -> None:
         """Fail the calls that wait for answers from this subject (in lower case)."""
         for request_subject, taker in tuple(self._takers.values()):
             if request_subject == subject:
-                taker(not_permitted(self.client, request_subject, words))
+                taker(not_permitted(self.client, request_subject, problem))
 
     def fail_all(self) -> None:
         """Fail every call: the connection is lost."""
@@ -321,18 +321,18 @@ def _size(body: bytes, headers: Mapping[str, str] | None) -> str:
 def refused(client: NatsConnection, doing: str, error: dict[str, Any]) -> errors.ServerError:
     """Return JetStream's own words as an error."""
     remedy = "Look at the stream's configuration and limits (`callboard doctor`)."
-    words, code = str(error.get("description", error)), int(error.get("err_code", 0))
+    problem, code = str(error.get("description", error)), int(error.get("err_code", 0))
     if code in _OFF:
-        return errors.JetStreamOffError(client.address, doing, words, TURN_ON, code)
-    return errors.RefusedError(client.address, doing, words, remedy, code)
+        return errors.JetStreamOffError(client.address, doing, problem, TURN_ON, code)
+    return errors.RefusedError(client.address, doing, problem, remedy, code)
 
 
-def not_permitted(client: NatsConnection, doing: str, words: str) -> errors.NotPermittedError:
+def not_permitted(client: NatsConnection, doing: str, problem: str) -> errors.NotPermittedError:
     """Return a violation of permissions as an error."""
     remedy = "Grant it to this user in the server's configuration (`callboard nats-config`)."
     if ".stream." in doing.lower():
         remedy = f"Let `callboard migrate --streams` do it with the admin's login. Or: {remedy}"
-    return errors.NotPermittedError(client.address, doing, words, remedy)
+    return errors.NotPermittedError(client.address, doing, problem, remedy)
 
 
 def instant_of(nanoseconds: int) -> datetime:

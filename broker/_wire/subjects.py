@@ -152,9 +152,9 @@ class Subjects:
 
     def tenant_token_of(self, subject: bytes) -> bytes:
         """Return the token of the tenant for whom the stream MAIL stored this; b"" where there is none."""
-        at = 4 if self.namespace else 3
-        tokens = subject.split(b".", at + 1)
-        return tokens[at] if len(tokens) > at else b""
+        index = 4 if self.namespace else 3
+        tokens = subject.split(b".", index + 1)
+        return tokens[index] if len(tokens) > index else b""
 
     def filter_of(self, shard: ShardId) -> str:
         """Return the one filter of the shard's consumer.

@@ -191,13 +191,13 @@ class NatsAccounts:
 
 
 def _refuse_twins(users: list[User]) -> None:
-    seen_names: dict[str, str] = {}
+    names_by_mark: dict[str, str] = {}
     for user in users:
         for mark in (user.name, user.variable):
-            if mark in seen_names:
-                msg = f"users {seen_names[mark]!r} and {user.name!r} are both {mark}: rename one of them"
+            if mark in names_by_mark:
+                msg = f"users {names_by_mark[mark]!r} and {user.name!r} are both {mark}: rename one of them"
                 raise ContractError(msg)
-        seen_names |= {user.name: user.name, user.variable: user.name}
+        names_by_mark |= {user.name: user.name, user.variable: user.name}
 
 
 def _user_lines(users: list[User], account: str) -> Iterator[str]:

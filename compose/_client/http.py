@@ -351,10 +351,13 @@ class ApplicationTransport(httpx2.AsyncBaseTransport):
         exchange = _Exchange(await request.aread())
         call = exchange.run(self._application, _scope_of(request))
         name = f"{request.method} {request.url.path}"
-        # The reader may have gone: then nobody else takes the error, which asyncio would log.
-        exchange.task = start_task(
-            call, name=name, done=lambda task: task.cancelled() or task.exception()
-        )
+
+        def take_error(task: asyncio.Task[None]) -> None:
+            # The reader may have gone: nobody else takes the error then, and asyncio would log it.
+            if not task.cancelled():
+                task.exception()
+
+        exchange.task = start_task(call, name=name, done=take_error)
         try:
             start = await exchange.messages.get()
         except asyncio.CancelledError:

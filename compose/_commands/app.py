@@ -250,8 +250,8 @@ def explain_error(exc: Exception) -> tuple[str, Exit]:
     cause = exc.__cause__ if isinstance(exc, ImportError) else None
     match cause or exc:
         case CycloptsError() as error:
-            words = " ".join(("callboard", *(error.command_chain or ())))
-            return f"{error} (see `{words} --help`)", Exit.USAGE
+            command = " ".join(("callboard", *(error.command_chain or ())))
+            return f"{error} (see `{command} --help`)", Exit.USAGE
         case errors.ActorsError() as error:
             return str(error), _code(error)
         case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] not in _OURS:

@@ -334,7 +334,7 @@ class Target:
     ) -> None:
         """Print rows: a JSON list with `--json` (its keys by `pick`), else a table, or `empty` without rows."""
         if self.json:
-            to_data = partial(pick, names=to_json) if isinstance(to_json, str) else to_json
+            to_data = partial(pick, columns_text=to_json) if isinstance(to_json, str) else to_json
             print_json([to_data(r) for r in rows])
         else:
             from compose._commands.terminal import print_table  # noqa: PLC0415 - as above

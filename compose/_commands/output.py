@@ -80,13 +80,13 @@ def seconds_text(seconds: float) -> str:
     return f"{whole // size} {unit}" + (f" {rest} {lower_unit}" if rest else "")
 
 
-def pick(row: object, names: str) -> dict[str, Any]:
-    """Return attributes of a row as JSON data. `names` lists them in order, as NAME or KEY=NAME.
+def pick(row: object, columns_text: str) -> dict[str, Any]:
+    """Return attributes of a row as JSON data. `columns_text` lists them in order, as NAME or KEY=NAME.
 
     Instants are ISO 8601 texts. Ids of agents and topics are texts. Messages and wake conditions have their
     stored form.
     """
-    pairs = (name.partition("=") for name in names.split())
+    pairs = (name.partition("=") for name in columns_text.split())
     return {key: _data(getattr(row, name or key)) for key, _, name in pairs}
 
 

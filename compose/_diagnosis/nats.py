@@ -103,15 +103,16 @@ async def _streams(requests: Requests, subjects: Subjects) -> dict[str, dict[str
     stream_names = (await requests.api_or_raise("STREAM.NAMES", query)).get("streams") or ()
     # EDGE has another name after it was created anew, so it is found by its subject.
     edge_names = [name for name in stream_names if name.startswith(subjects.stream("EDGE"))]
-    names = {plain: subjects.stream(plain) for plain in STREAMS}
+    full_names_by_name = {plain: subjects.stream(plain) for plain in STREAMS}
     if edge_names:
-        names["EDGE"] = edge_names[0]
+        full_names_by_name["EDGE"] = edge_names[0]
     else:
-        del names["EDGE"]
-    answers = {
-        plain: await requests.api(f"STREAM.INFO.{name}", {}) for plain, name in names.items()
+        del full_names_by_name["EDGE"]
+    answers_by_name = {
+        plain: await requests.api(f"STREAM.INFO.{name}", {})
+        for plain, name in full_names_by_name.items()
     }
-    return {plain: answer for plain, answer in answers.items() if "error" not in answer}
+    return {plain: answer for plain, answer in answers_by_name.items() if "error" not in answer}
 
 
 def _trouble(exc: ServerError, *, is_reachable: bool) -> Finding:
@@ -202,7 +203,7 @@ def _configuration(
     missing_streams = [name for name in STREAMS if name not in streams]
     owners = {_deployment(stream) for stream in streams.values()} | ({deployment} - {None})
     edge_name = streams["EDGE"]["config"]["name"] if "EDGE" in streams else ""
-    reports: dict[str, Any] = {
+    reports_by_name: dict[str, Any] = {
         stream["config"]["name"]: _stream(
             stream, _drift(stream["config"], plain, subjects, edge_name)
         )
@@ -210,7 +211,7 @@ def _configuration(
     }
     problems = [
         f"{name}: {', '.join(report['differs'])}"
-        for name, report in reports.items()
+        for name, report in reports_by_name.items()
         if report["differs"]
     ]
     remedy = "with the admin's login, `callboard migrate --streams` of this release corrects them"
@@ -225,17 +226,21 @@ def _configuration(
     if not problems:
         # Only an operator sets a limit of bytes.
         configs = [stream["config"] for stream in streams.values()]
-        limits = {config["name"]: int(config.get("max_bytes", -1)) for config in configs}
-        problems = [f"{name}: max_bytes is {limit}" for name, limit in limits.items() if limit > 0]
+        limits_by_name = {config["name"]: int(config.get("max_bytes", -1)) for config in configs}
+        problems = [
+            f"{name}: max_bytes is {limit}" for name, limit in limits_by_name.items() if limit > 0
+        ]
         remedy = "none, if you set this limit: when it is reached, EDGE refuses messages and MAIL delays them"
     if not streams:
         problems = ["there are no streams yet"]
         remedy = "`callboard migrate --streams` creates them, or the first host, if it has the permission"
-    sizes = ", ".join(f"{name} ({report['messages']} messages)" for name, report in reports.items())
+    sizes = ", ".join(
+        f"{name} ({report['messages']} messages)" for name, report in reports_by_name.items()
+    )
     return judge(
         "streams",
         "; ".join(problems) or sizes,
-        {"streams": reports, "missing": list(missing_streams)},
+        {"streams": reports_by_name, "missing": list(missing_streams)},
         wrong=is_wrong,
         note=bool(problems),
         remedy=remedy,

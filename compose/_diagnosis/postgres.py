@@ -119,11 +119,13 @@ async def diagnose_postgres(connection: Connection) -> list[Finding]:
     # The queries below need the tables and functions of this release.
     if findings[-1].level == "wrong":
         return findings
-    waiting_rows = {row["type"]: row for row in await connection.fetch(SQL_WAITING)}
+    waiting_rows_by_type = {row["type"]: row for row in await connection.fetch(SQL_WAITING)}
     hosts = await connection.fetch(SQL_HOSTS)
-    findings.append(_hosts(hosts, sum(row["waiting"] for row in waiting_rows.values())))
+    findings.append(_hosts(hosts, sum(row["waiting"] for row in waiting_rows_by_type.values())))
     findings.append(_shards(await connection.fetch(SQL_SHARDS), is_served=bool(hosts)))
-    findings.append(_unserved({name: row["unserved"] or 0 for name, row in waiting_rows.items()}))
+    findings.append(
+        _unserved({name: row["unserved"] or 0 for name, row in waiting_rows_by_type.items()})
+    )
     findings.append(_parked(await connection.fetch(SQL_PARKED)))
     findings.append(_dead_letters(await connection.fetchval(SQL_LETTERS)))
     if embeddings := await connection.fetch(SQL_EMBEDDINGS):
@@ -151,10 +153,10 @@ def _server(version: str, number: int) -> Finding:
     return judge("server", f"PostgreSQL {version}", data, wrong=is_old, remedy=remedy)
 
 
-def _durability(fsync: str, synchronous: str) -> Finding:
-    is_safe = fsync == "on" and synchronous != "off"
-    text = f"fsync {fsync}, synchronous_commit {synchronous}"
-    data: Data = {"fsync": fsync, "synchronous_commit": synchronous}
+def _durability(fsync: str, synchronous_commit: str) -> Finding:
+    is_safe = fsync == "on" and synchronous_commit != "off"
+    text = f"fsync {fsync}, synchronous_commit {synchronous_commit}"
+    data: Data = {"fsync": fsync, "synchronous_commit": synchronous_commit}
     remedy = "a crash may lose what was committed: set both to on"
     return judge("durability", text, data, wrong=not is_safe, remedy=remedy)
 
@@ -245,34 +247,36 @@ def _is_skewed(row: asyncpg.Record) -> bool:
 
 
 def _shards(rows: list[asyncpg.Record], *, is_served: bool) -> Finding:
-    ownerless_counts = {row["type"]: row["ownerless"] for row in rows if row["ownerless"]}
+    counts_by_type = {row["type"]: row["ownerless"] for row in rows if row["ownerless"]}
     total = sum(row["shards"] for row in rows)
     return judge(
         "shards",
-        f"{total}; without a living owner: {_by_type(ownerless_counts)}",
-        {"shards": total, "ownerless": dict(ownerless_counts)},
-        wrong=bool(ownerless_counts) and is_served,
-        note=bool(ownerless_counts),
+        f"{total}; without a living owner: {_by_type(counts_by_type)}",
+        {"shards": total, "ownerless": dict(counts_by_type)},
+        wrong=bool(counts_by_type) and is_served,
+        note=bool(counts_by_type),
         remedy=_SERVE if is_served else "",
     )
 
 
-def _unserved(by_type: dict[str, int]) -> Finding:
-    counts = {name: count for name, count in by_type.items() if count}
-    text = f"runs and messages that no host serves: {_by_type(counts)}"
-    data: Data = {"unserved": dict(counts)}
-    return judge("unserved", text, data, wrong=bool(counts), remedy=_SERVE)
+def _unserved(counts_by_type: dict[str, int]) -> Finding:
+    positive_counts_by_type = {name: count for name, count in counts_by_type.items() if count}
+    text = f"runs and messages that no host serves: {_by_type(positive_counts_by_type)}"
+    data: Data = {"unserved": dict(positive_counts_by_type)}
+    return judge("unserved", text, data, wrong=bool(positive_counts_by_type), remedy=_SERVE)
 
 
-def _by_type(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} of type {name}" for name, count in counts.items()) or "none"
+def _by_type(counts_by_type: dict[str, int]) -> str:
+    return ", ".join(f"{count} of type {name}" for name, count in counts_by_type.items()) or "none"
 
 
 def _parked(rows: list[asyncpg.Record]) -> Finding:
-    words = ", ".join(f"{row['runs']} {row['reason']} (such as {row['example']})" for row in rows)
+    reasons_text = ", ".join(
+        f"{row['runs']} {row['reason']} (such as {row['example']})" for row in rows
+    )
     data: Data = {"parked": {row["reason"]: row["runs"] for row in rows}}
     remedy = "callboard runs list --parked, then callboard runs resolve"
-    text = f"runs that wait for an operator: {words or 'none'}"
+    text = f"runs that wait for an operator: {reasons_text or 'none'}"
     return judge("parked", text, data, wrong=bool(rows), remedy=remedy)
 
 

@@ -244,7 +244,7 @@ def _harmless_account() -> tuple[int, int]:
 
 
 def runnable_programs(
-    programs: Path, data_dir: Path, identity: Identity, *, libraries: str
+    programs: Path, data_dir: Path, identity: Identity, *, libraries_name: str
 ) -> Path:
     """Return a folder of programs that `identity` can execute: the wheel's, or a copy (41 MB) in `data_dir`.
 
@@ -252,7 +252,7 @@ def runnable_programs(
         programs: Folder of the programs in the wheel's package.
         data_dir: The data directory, which gets the copy.
         identity: The server's user.
-        libraries: Name of the folder beside the package that has the programs' libraries.
+        libraries_name: Name of the folder beside the package that has the programs' libraries.
     """
     drops_root = identity.uid is not None and not identity.user_namespace
     if drops_root:
@@ -266,7 +266,7 @@ def runnable_programs(
         partial = data_dir / "install.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o755)
-        for folder in (package / "pginstall", package.with_name(libraries)):
+        for folder in (package / "pginstall", package.with_name(libraries_name)):
             inside = partial / folder.relative_to(package.parent)
             shutil.copytree(folder, inside, symlinks=True)
         for path in [partial, *partial.rglob("*")]:

@@ -79,12 +79,17 @@ def start_postgres(
         ServerFailedError: The server did not start. The error has the end of its log.
     """
     package = owned.package_folder("PostgreSQL", wheel=wheel, package=_PACKAGES[wheel])
-    programs_folder, libraries = package / "pginstall" / "bin", f"{wheel.replace('-', '_')}.libs"
+    programs_folder, libraries_name = (
+        package / "pginstall" / "bin",
+        f"{wheel.replace('-', '_')}.libs",
+    )
     all_settings = {**_BASE_SETTINGS, **({} if durable else VOLATILE_SETTINGS), **(settings or {})}
 
     def make_ready(folder: Path) -> owned.Recipe:
         identity, password = identity_for(folder), owned.kept_password(folder)
-        programs = runnable_programs(programs_folder, folder, identity, libraries=libraries)
+        programs = runnable_programs(
+            programs_folder, folder, identity, libraries_name=libraries_name
+        )
         pgdata = folder / "pgdata"
         if not pgdata.exists():
             _create_cluster(pgdata, programs, identity, password, durable=durable)

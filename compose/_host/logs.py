@@ -65,8 +65,8 @@ class LineFormatter(logging.Formatter):
             if traceback_text:
                 line["trouble"] = traceback_text
             return json.dumps(line, default=str)
-        words = " ".join(f"{key}={_format_value(value)}" for key, value in facts.items())
-        text = f"{timestamp[11:23]} {record.levelname.lower():7} {record.getMessage()} {words}".rstrip()
+        facts_text = " ".join(f"{key}={_format_value(value)}" for key, value in facts.items())
+        text = f"{timestamp[11:23]} {record.levelname.lower():7} {record.getMessage()} {facts_text}".rstrip()
         return visible(f"{text}\n{traceback_text}" if traceback_text else text)
 
 

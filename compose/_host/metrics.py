@@ -279,9 +279,9 @@ def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> pr
 
 
 def _counters(
-    name: str, text: str, labels: str, values: Iterable[tuple[_Key, float]]
+    name: str, text: str, labels_text: str, values: Iterable[tuple[_Key, float]]
 ) -> prometheus.Metric:
-    family = CounterMetricFamily(f"callboard_{name}", text, labels=labels.split())
+    family = CounterMetricFamily(f"callboard_{name}", text, labels=labels_text.split())
     return _fill_family(family, values)
 
 

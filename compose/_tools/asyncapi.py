@@ -136,7 +136,7 @@ class _AgentWriter:
         self._channel(
             "signal", "agent.v1.{address}.sig.{publisher}.{run}.{name}", {"signal": signal_ref}
         )
-        self._operation("ask", "Start a run and wait for its output.", reply=True)
+        self._operation("ask", "Start a run and wait for its output.", has_reply=True)
         self._operation(
             "tell", "Send a message, which is stored when acknowledged, and processed once."
         )
@@ -176,7 +176,7 @@ class _AgentWriter:
         self._document["channels"][name] = channel
         return name
 
-    def _operation(self, kind: str, summary: str, *, reply: bool = False) -> None:
+    def _operation(self, kind: str, summary: str, *, has_reply: bool = False) -> None:
         channel = f"{self._name}-{kind}"
         operation: Part = {
             "action": "receive",
@@ -185,15 +185,15 @@ class _AgentWriter:
             "description": self._agent["description"],
             "messages": list(self._refs(channel)),
         }
-        if reply:
-            answers = f"{self._name}-answer"
+        if has_reply:
+            answer_channel = f"{self._name}-answer"
             operation["reply"] = {
                 "address": {
                     "location": "$message.header#/reply",
                     "description": "The reply subject of the NATS request.",
                 },
-                "channel": {"$ref": f"#/channels/{answers}"},
-                "messages": list(self._refs(answers)),
+                "channel": {"$ref": f"#/channels/{answer_channel}"},
+                "messages": list(self._refs(answer_channel)),
             }
         self._document["operations"][channel] = operation
 

@@ -223,9 +223,11 @@ def links_of(entries: Sequence[RunLogEntry]) -> list[CausalLink]:
         message_id = str(payload.get("message_id") or "")
         match entry.kind:
             case K.CHILD_SPAWNED:
-                child = str(payload["child"])
-                link = CausalLink("spawn", str(payload["agent"]), position, entry.ts, child=child)
-                spawns_by_child[child] = link
+                child_id = str(payload["child"])
+                link = CausalLink(
+                    "spawn", str(payload["agent"]), position, entry.ts, child=child_id
+                )
+                spawns_by_child[child_id] = link
                 links.append(link)
             case K.ASK_SENT:
                 verb = _OUTSIDE.get(str(payload["target"]), "ask")

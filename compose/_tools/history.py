@@ -42,11 +42,11 @@ class SeenSession:
     head: int
 
     async def turns(
-        self, store: TranscriptStore, agent: AgentId, session: str, run: RunId
+        self, store: TranscriptStore, agent: AgentId, session: str, run_id: RunId
     ) -> AsyncIterator[Turn]:
         """Yield the seen turns that the store still has, and the turns that the run added."""
         async for turn in turns_of(store, agent, session, after=self.cut):
-            is_own = turn.run_id == run
+            is_own = turn.run_id == run_id
             if turn.ordinal > self.head and turn.run_id and not is_own:
                 return
             if is_own or turn.ordinal <= self.head:

@@ -140,12 +140,17 @@ def client_app(runtime: Runtime, principal: Principal) -> ASGIApp:
 
 
 def _routes(api: WebApi, origins: Origins, endpoints: Iterable[WebEndpoint]) -> list[Route]:
-    by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
+    endpoints_by_path: defaultdict[str, dict[str, WebEndpoint]] = defaultdict(dict)
     for endpoint in endpoints:
-        by_path[endpoint.path][endpoint.method] = endpoint
+        endpoints_by_path[endpoint.path][endpoint.method] = endpoint
     return [
-        Route(path, _answer(api, by_method, origins), methods=[*by_method, "OPTIONS"], name=path)
-        for path, by_method in by_path.items()
+        Route(
+            path,
+            _answer(api, endpoints_by_method, origins),
+            methods=[*endpoints_by_method, "OPTIONS"],
+            name=path,
+        )
+        for path, endpoints_by_method in endpoints_by_path.items()
     ]
 
 
@@ -198,7 +203,7 @@ def _pages() -> tuple[Sequence[WebEndpoint], list[Route]]:
     return PAGES, ROUTES
 
 
-def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
+def _answer(api: WebApi, endpoints_by_method: dict[str, WebEndpoint], origins: Origins) -> _Answer:
     async def answer(request: Request) -> Response:
         problem = origins.problem(request)
         if problem is not None:
@@ -209,9 +214,9 @@ def _answer(api: WebApi, by_method: dict[str, WebEndpoint], origins: Origins) ->
         return origins.show(request, response)
 
     async def respond(request: Request) -> Response:
-        endpoint = by_method.get(request.method)
+        endpoint = endpoints_by_method.get(request.method)
         if endpoint is None:  # HEAD, which Starlette adds: on a stream it would not end
-            methods = ", ".join(by_method)
+            methods = ", ".join(endpoints_by_method)
             remedy, allow = f"use {methods}", {"allow": methods}
             problem = HttpProblem(
                 405, "method_not_allowed", "Method Not Allowed", remedy, headers=allow

@@ -422,12 +422,12 @@ def _step(
     first_pid: int,
 ) -> StepProof:
     pids = tuple(line.pid for line in ledger if line.effect == result.payload["id"])
-    by_first = pids.count(first_pid)
-    by_second = len(pids) - by_first
+    first_host_count = pids.count(first_pid)
+    second_host_count = len(pids) - first_host_count
     if was_recorded:
-        holds, second_host = by_first == 1 and by_second == 0, "replayed"
-    elif by_first == 0:
-        holds, second_host = by_second == 1, "executed"
+        holds, second_host = first_host_count == 1 and second_host_count == 0, "replayed"
+    elif first_host_count == 0:
+        holds, second_host = second_host_count == 1, "executed"
     else:
         # The host was killed during this step. Only an idempotent step may have been executed again.
         at_most = 1 if mode == "at_most_once" else 2

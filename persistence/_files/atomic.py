@@ -240,12 +240,12 @@ def read_lines(path: Path, offset: int = 0) -> tuple[list[Any], int, bool]:
 
 def _values(line: bytes) -> list[Any] | None:
     """Return the values on a line: more than one where a writer died between a record and its line end."""
-    decoder, values, at = json.JSONDecoder(), [], 0
+    decoder, values, offset = json.JSONDecoder(), [], 0
     try:
         text = line.decode()
-        while text[at:].strip():
-            at += len(text[at:]) - len(text[at:].lstrip())
-            value, at = decoder.raw_decode(text, at)
+        while text[offset:].strip():
+            offset += len(text[offset:]) - len(text[offset:].lstrip())
+            value, offset = decoder.raw_decode(text, offset)
             values.append(value)
     except ValueError:
         return None
@@ -254,12 +254,12 @@ def _values(line: bytes) -> list[Any] | None:
 
 def _last_line(file: FileIO, end: int) -> int:
     """Return where the line begins that ends at `end`."""
-    at = end
-    while at:
-        step = min(at, 65_536)
-        file.seek(at - step)
+    offset = end
+    while offset:
+        step = min(offset, 65_536)
+        file.seek(offset - step)
         newline = file.read(step).rfind(b"\n")
         if newline >= 0:
-            return at - step + newline + 1
-        at -= step
+            return offset - step + newline + 1
+        offset -= step
     return 0

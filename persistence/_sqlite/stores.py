@@ -179,7 +179,7 @@ class SqliteRunStore(TrailingRuns):
             limit: Maximum number of runs.
             status: Only runs with this status.
             wait_reason: Only runs that wait, or of which a branch waits, for this kind.
-            due_by: Only waiting runs whose instant or deadline is this one or earlier.
+            due_by: An instant in ISO 8601; only waiting runs that are due then, or were before.
         """
         filters = {"status": status, "reason": wait_reason, "due": due_by}
         statement = SQL_LIST_PAGE if due_by is None else SQL_LIST_DUE_PAGE

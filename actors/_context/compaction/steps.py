@@ -216,11 +216,11 @@ def summary_message(text: str, *, upto: str | None) -> ChatMessage:
     return data_message("summary", text, note=NOTE, metadata=metadata)
 
 
-def request(previous: str, turns: str) -> list[ChatMessage]:
+def request(previous_summary: str, turns_text: str) -> list[ChatMessage]:
     """Return the messages that ask for a summary of turns, or for an extension of the previous summary."""
-    parts = [_REQUEST, as_data("turns", turns)]
-    if previous:
-        parts = [_EXTENSION, as_data("summary", previous), as_data("turns", turns)]
+    parts = [_REQUEST, as_data("turns", turns_text)]
+    if previous_summary:
+        parts = [_EXTENSION, as_data("summary", previous_summary), as_data("turns", turns_text)]
     return [ChatMessage.of("user", "\n".join(parts))]
 
 

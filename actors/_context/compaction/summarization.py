@@ -143,35 +143,35 @@ class SummarizationCompaction:
         return covered_count, tried_count
 
     async def _try_to_summarise(
-        self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
+        self, previous_summary: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
     ) -> str | None:
         return await attempted(
-            lambda: self._summarise(previous, turns, unrecorded),
+            lambda: self._summarise(previous_summary, turns, unrecorded),
             what="summary",
             timeout_s=self.timeout_s,
         )
 
     async def _summarise(
-        self, previous: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
+        self, summary: str, turns: Sequence[ChatMessage], unrecorded: list[AnsweredCall]
     ) -> str:
         """Return a summary that covers the previous summary and the turns. The turns are sent in slices."""
         await prepare(self._llm)
         window = context_size_of_client(self._llm, self._context_sizes) or DEFAULT_CONTEXT_SIZE
         answer_tokens = min(self.max_summary_tokens, max(1, window // 4))
         options = steps.options(answer_tokens)
-        largest_summary = max(answer_tokens, self._counter.text(previous))
+        largest_summary = max(answer_tokens, self._counter.text(summary))
         frame = self._counter.text(steps.INSTRUCTIONS) + FRAME_TOKENS
         size = max(MIN_SLICE_TOKENS, window - answer_tokens - largest_summary - frame)
-        for part in steps.slices(turns, max_tokens=size, counter=self._counter):
-            request = steps.request(previous, part)
+        for turns_text in steps.slices(turns, max_tokens=size, counter=self._counter):
+            request = steps.request(summary, turns_text)
             response = await ask(self._llm, request, options=options)
             if current_mode() is WindowMode.AHEAD:
                 unrecorded.append(AnsweredCall(self._llm.model, request, options, response))
-            previous = response.text.strip()
-            if not previous:
+            summary = response.text.strip()
+            if not summary:
                 msg = f"model {response.model or self._llm.model!r} answered without a summary"
                 raise ValueError(msg)
-        return previous
+        return summary
 
 
 @dataclass(frozen=True, slots=True)

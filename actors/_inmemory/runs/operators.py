@@ -114,10 +114,10 @@ class MemoryRetention(MemoryRole, RetentionStore):
         rows = self._rows
         for run in runs:
             run.sweep()
-        for root in {run.cause.root or run.cause.run_id for run in runs} & rows.accounts.keys():
+        for root_id in {run.cause.root or run.cause.run_id for run in runs} & rows.accounts.keys():
             # The account counts for the whole tree: open runs of it may still spawn.
-            if not any(run.cause.root == root for run in rows.open_runs()):
-                del rows.accounts[root]
+            if not any(run.cause.root == root_id for run in rows.open_runs()):
+                del rows.accounts[root_id]
         return len(runs)
 
     @override
@@ -249,15 +249,15 @@ class MemoryErasure(ErasureStore):
             if what.session is not None:
                 runs = (self._rows.runs.get(RunId(run_id)) for _, run_id in turns)
                 yield from self._removals_of(run for run in runs if run and run.status.is_terminal)
-            for turn, run_id in turns:
+            for turn_id, run_id in turns:
                 run = self._rows.runs.get(RunId(run_id))
                 if what.session is None or run is None or run.status.is_terminal:
-                    yield "turns", partial(self._delete_turn, agent, session, turn)
+                    yield "turns", partial(self._delete_turn, agent, session, turn_id)
 
-    def _delete_turn(self, agent: AgentId, session: str, turn: str) -> None:
+    def _delete_turn(self, agent: AgentId, session: str, turn_id: str) -> None:
         """Remove a turn; a session without turns goes with its last one."""
         transcripts = self._rows.transcripts.transcripts
-        transcripts[agent, session].remove_turn(turn)
+        transcripts[agent, session].remove_turn(turn_id)
         if not transcripts[agent, session].rows:
             del transcripts[agent, session]
 
@@ -286,7 +286,9 @@ class MemoryErasure(ErasureStore):
         if what.scope not in _OF_AGENTS:
             return
         rows = self._rows
-        for row in (r for group in rows.pending.values() for r in group.values()):
+        for row in (
+            r for rows_by_arrival in rows.pending.values() for r in rows_by_arrival.values()
+        ):
             if what.covers(row.key.agent):
                 yield "messages", partial(rows.withdraw, row.key)
         for follower, topics in rows.follows.by_follower.items():
@@ -375,6 +377,6 @@ def _fork(rows: MemoryRows, run_id: RunId, *, at_seq: int, copy: int) -> Submitt
 def _may_go(run: RunRecord, before: datetime | None) -> bool:
     if run.swept or not run.status.is_terminal:
         return False
-    terms = run.cause.supervision
-    is_traceless = terms is not None and terms.retention is HistoryRetention.NONE
+    supervision = run.cause.supervision
+    is_traceless = supervision is not None and supervision.retention is HistoryRetention.NONE
     return is_traceless or (before is not None and run.updated_at < before)

@@ -213,11 +213,11 @@ class MemoryLists(MemoryRole, ListStore):
 
 
 def _task_run(run: RunRecord) -> TaskRun:
-    terms = run.cause.supervision
+    supervision = run.cause.supervision
     return TaskRun(
         run.cause.run_id,
         run.cause.agent_id,
-        (terms.task if terms is not None else None) or "",
+        (supervision.task if supervision is not None else None) or "",
         run.status,
         run.updated_at,
         len(run.log),

@@ -353,15 +353,15 @@ class TreeAccount:
 
     def exhausted(self, delta: BudgetDelta) -> str | None:
         """Return the limit that forbids the model calls that the commit begins, or None if no limit does."""
-        terms = self.execution
+        budget = self.execution
         if delta.turns == 0:
             return None
-        if terms.max_turns is not None and self.turns + delta.turns > terms.max_turns:
-            return f"max_turns {terms.max_turns}"
-        if terms.max_tokens is not None and self.tokens >= terms.max_tokens:
-            return f"max_tokens {terms.max_tokens}"
-        if terms.max_cost_usd is not None and self.cost_usd >= terms.max_cost_usd:
-            return f"max_cost_usd {terms.max_cost_usd}"
+        if budget.max_turns is not None and self.turns + delta.turns > budget.max_turns:
+            return f"max_turns {budget.max_turns}"
+        if budget.max_tokens is not None and self.tokens >= budget.max_tokens:
+            return f"max_tokens {budget.max_tokens}"
+        if budget.max_cost_usd is not None and self.cost_usd >= budget.max_cost_usd:
+            return f"max_cost_usd {budget.max_cost_usd}"
         return None
 
     def tokens_left(self) -> int | None:

@@ -150,7 +150,7 @@ class MemoryRows:
 
     def open_runs(self) -> Iterable[RunRecord]:
         """Yield the runs that have not ended."""
-        return (run for group in self.open_by_agent.values() for run in group.values())
+        return (run for runs_by_id in self.open_by_agent.values() for run in runs_by_id.values())
 
     def timers(self, until: datetime) -> list[Timer]:
         """Return when waiting runs go on, up to an instant, the earliest first."""

@@ -368,29 +368,37 @@ def _grant(row: _LimitRow, owner: HostIncarnation, claim: Claim, now: datetime) 
 
 
 def fair_places(
-    wanting: dict[HostIncarnation, tuple[int, datetime]], slots: int, now: datetime
+    demands_by_host: dict[HostIncarnation, tuple[int, datetime]], slots: int, now: datetime
 ) -> dict[HostIncarnation, int]:
     """Return how many slots each host may use, as the SQL function of this name does.
 
     Args:
-        wanting: The number of slots that each wants, and the instant at which it last got one.
+        demands_by_host: The number of slots that each wants, and the instant at which it last got one.
         slots: Number of slots.
         now: The present.
     """
-    shares: dict[HostIncarnation, int] = {}
-    remaining_hosts = sorted(wanting, key=lambda host: (wanting[host][0], host))
-    while remaining_hosts and wanting[remaining_hosts[0]][0] * len(remaining_hosts) <= slots:
-        shares[remaining_hosts[0]] = wanting[remaining_hosts[0]][0]
-        slots -= shares[remaining_hosts.pop(0)]
+    slots_by_host: dict[HostIncarnation, int] = {}
+    remaining_hosts = sorted(demands_by_host, key=lambda host: (demands_by_host[host][0], host))
+    while (
+        remaining_hosts and demands_by_host[remaining_hosts[0]][0] * len(remaining_hosts) <= slots
+    ):
+        slots_by_host[remaining_hosts[0]] = demands_by_host[remaining_hosts[0]][0]
+        slots -= slots_by_host[remaining_hosts.pop(0)]
     if remaining_hosts:
         level, extra = divmod(slots, len(remaining_hosts))
         # A host that got a slot within the last slice comes first: a single slot would else change hosts with
         # every call, before a run can use it.
         remaining_hosts.sort(
-            key=lambda host: (wanting[host][1] <= now - _SHARE, wanting[host][1], host)
+            key=lambda host: (
+                demands_by_host[host][1] <= now - _SHARE,
+                demands_by_host[host][1],
+                host,
+            )
         )
-        shares.update({host: level + (index < extra) for index, host in enumerate(remaining_hosts)})
-    return shares
+        slots_by_host.update(
+            {host: level + (index < extra) for index, host in enumerate(remaining_hosts)}
+        )
+    return slots_by_host
 
 
 def _tokens_at(row: _LimitRow, now: datetime) -> float:

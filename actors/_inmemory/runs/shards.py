@@ -165,11 +165,15 @@ class MemoryBacklog(MemoryRole, BacklogStore):
     ) -> list[tuple[AgentId, int]]:
         if MEMORY_SHARD not in shards:
             return []
-        messages = [row for rows in self._rows.pending.values() for row in rows.values()]
-        agents_by_arrival = [
-            (r.key.agent, r.arrival) for r in messages if not r.is_lazy and r.arrival > after
+        inbox_rows = [
+            row
+            for rows_by_arrival in self._rows.pending.values()
+            for row in rows_by_arrival.values()
         ]
-        return sorted(agents_by_arrival, key=lambda pair: pair[1])[:limit]
+        agents_with_arrivals = [
+            (r.key.agent, r.arrival) for r in inbox_rows if not r.is_lazy and r.arrival > after
+        ]
+        return sorted(agents_with_arrivals, key=lambda pair: pair[1])[:limit]
 
     @override
     async def due(

@@ -112,7 +112,11 @@ class MemoryFollows(FollowGraph, PostStore):
     async def lazy(self, shards: Sequence[ShardId]) -> LazyAgents:
         if self._rows.home not in shards:
             return {}
-        inbox_rows = (row for rows in self._rows.pending.values() for row in rows.values())
+        inbox_rows = (
+            row
+            for rows_by_arrival in self._rows.pending.values()
+            for row in rows_by_arrival.values()
+        )
         return self._lazy(inbox_rows)
 
     def _lazy(self, rows: Iterable[InboxRow]) -> LazyAgents:

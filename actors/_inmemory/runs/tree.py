@@ -66,8 +66,8 @@ def account_of(rows: MemoryRows, record: RunRecord) -> TreeAccount:
 
 def release_slot(rows: MemoryRows, record: RunRecord) -> None:
     """Let the tree spawn another run instead of one that has ended."""
-    root = record.cause.root or record.cause.run_id
-    account = rows.accounts.get(root)
+    root_id = record.cause.root or record.cause.run_id
+    account = rows.accounts.get(root_id)
     if account is not None and record.cause.parent is not None:
         account.open -= 1
 
@@ -80,12 +80,12 @@ def _root_of(rows: MemoryRows, commit: Commit) -> RunId:
     return run_id if cause is None or cause.root is None else cause.root
 
 
-def _account(rows: MemoryRows, root: RunId) -> TreeAccount:
-    account = rows.accounts.get(root)
+def _account(rows: MemoryRows, root_id: RunId) -> TreeAccount:
+    account = rows.accounts.get(root_id)
     if account is None:
-        record = rows.runs.get(root)
-        terms = record.cause.supervision if record is not None else None
-        account = rows.accounts[root] = TreeAccount.of(terms)
+        record = rows.runs.get(root_id)
+        supervision = record.cause.supervision if record is not None else None
+        account = rows.accounts[root_id] = TreeAccount.of(supervision)
     return account
 
 
@@ -188,8 +188,8 @@ def make_root_run(
     rows: MemoryRows, cause: NewRun, run_id: RunId, fork: ForkPoint | None = None
 ) -> NewRun:
     """Return a run as another one that is a root, with its own time limit."""
-    terms = None if cause.supervision is None else cause.supervision.as_root(run_id)
-    limit_s = None if terms is None else terms.execution_budget.deadline_s
+    supervision = None if cause.supervision is None else cause.supervision.as_root(run_id)
+    limit_s = None if supervision is None else supervision.execution_budget.deadline_s
     return replace(
         cause,
         run_id=run_id,
@@ -197,7 +197,7 @@ def make_root_run(
         root=None,
         depth=0,
         deadline_at=None if limit_s is None else rows.clock.now() + timedelta(seconds=limit_s),
-        supervision=terms,
+        supervision=supervision,
         fork=fork,
         parent_agent=None,
     )
@@ -227,7 +227,7 @@ def cycles_of(rows: MemoryRows, record: RunRecord) -> tuple[WaitCycle, ...]:
 def young_cycles(rows: MemoryRows, *, younger_than_s: float) -> list[WaitCycle]:
     """Return every cycle with a wait that is younger, once: the wait of its greatest run id."""
     since = rows.clock.now() - timedelta(seconds=younger_than_s)
-    cycles: dict[tuple[RunId, str], WaitCycle] = {}
+    cycles_by_wait: dict[tuple[RunId, str], WaitCycle] = {}
     for record in rows.waiting.values():
         for row, target in _blockers(rows, record):
             if row.must_since <= since:
@@ -236,8 +236,8 @@ def young_cycles(rows: MemoryRows, *, younger_than_s: float) -> list[WaitCycle]:
             if path is None:
                 continue
             cycle = _greatest_first(rows, [record, *path])
-            cycles.setdefault((cycle.run_id, cycle.position), cycle)
-    return list(cycles.values())
+            cycles_by_wait.setdefault((cycle.run_id, cycle.position), cycle)
+    return list(cycles_by_wait.values())
 
 
 def _greatest_first(rows: MemoryRows, cycle: Sequence[RunRecord]) -> WaitCycle:
@@ -358,20 +358,20 @@ def reply(rows: MemoryRows, record: RunRecord, answers: Iterable[Answer]) -> lis
 def answer_end(rows: MemoryRows, record: RunRecord) -> list[Nudge]:
     """Answer all runs that wait for the end of a run that has just ended, and its parent."""
     run_id = record.cause.run_id
-    ends: dict[tuple[RunId, str], None] = {}
+    wait_keys: dict[tuple[RunId, str], None] = {}
     if record.cause.parent is not None:
-        ends[record.cause.parent, run_id] = None
+        wait_keys[record.cause.parent, run_id] = None
     for waiter in rows.waiters.get(run_id, ()):
         for row in rows.runs[waiter].waits:
             if row.wait.target_run == run_id:
-                ends[waiter, row.wait.key] = None
+                wait_keys[waiter, row.wait.key] = None
     # A question that the run received: without an answer its asker would wait for ever.
     for mail in record.bound:
         asker = rows.runs.get(mail.shell.reply_to) if mail.shell and mail.shell.reply_to else None
         if asker is not None and mail.key.sender == f"agent:{asker.cause.agent_id}":
-            ends[asker.cause.run_id, mail.key.message_id] = None
+            wait_keys[asker.cause.run_id, mail.key.message_id] = None
     nudges: list[Nudge] = []
-    for waiting_run, key in ends:
+    for waiting_run, key in wait_keys:
         nudges += _deliver_end(rows, record, waiting_run, key)
     return nudges
 
@@ -420,11 +420,11 @@ def set_waits(rows: MemoryRows, record: RunRecord, waits: Iterable[Wait]) -> lis
 
     It is delivered again if the run has already consumed it, because a run may join another run twice.
     """
-    previous = {(row.wait.position, row.wait.key): row for row in record.waits}
+    previous_rows_by_key = {(row.wait.position, row.wait.key): row for row in record.waits}
     clear_waits(rows, record)
     run_id, nudges = record.cause.run_id, list[Nudge]()
     for wait in waits:
-        previous_row, now = previous.get((wait.position, wait.key)), rows.clock.now()
+        previous_row, now = previous_rows_by_key.get((wait.position, wait.key)), rows.clock.now()
         since = now if previous_row is None else previous_row.since
         must_since = (
             previous_row.must_since if previous_row is not None and previous_row.wait.must else now

@@ -70,9 +70,9 @@ def payload_of(value: object, *, what: str) -> JsonValue:
         NotSerializableError: It is not JSON data.
         MessageTooLargeError: There is too much of it.
     """
-    clean, size_bytes = sized(value, where=what)
+    clean_payload, size_bytes = sized(value, where=what)
     check_payload_size(size_bytes, what=what)
-    return clean
+    return clean_payload
 
 
 def sender_of(kind: SenderKind, name: object) -> str:

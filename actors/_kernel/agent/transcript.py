@@ -217,13 +217,13 @@ def check_page(limit: int | None, offset: int) -> None:
         check_number("limit of a page of a history", limit, low=0)
 
 
-def marks_of(turn: str | None, tokens: int | None, parent: str | None) -> dict[str, str]:
+def marks_of(turn_id: str | None, tokens: int | None, parent_id: str | None) -> dict[str, str]:
     """Return what stands in columns of its own, as it stands in a turn's metadata."""
     marks: dict[str, str] = {}
-    if turn is not None:
-        marks["turn"] = turn
-    if parent is not None:
-        marks["parent"] = parent
+    if turn_id is not None:
+        marks["turn"] = turn_id
+    if parent_id is not None:
+        marks["parent"] = parent_id
     if tokens is not None:
         marks[TOKENS] = str(tokens)
     return marks

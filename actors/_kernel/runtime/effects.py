@@ -76,8 +76,8 @@ def key_of_message(agent: AgentId, sender: str, message_id: str, name: str) -> s
     that run does: also when a database that lost its last commits has divided the same messages among other
     runs.
     """
-    words = canonical_json(["message", str(agent), sender, message_id, name])
-    return hashlib.sha256(words.encode()).hexdigest()
+    parts_json = canonical_json(["message", str(agent), sender, message_id, name])
+    return hashlib.sha256(parts_json.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class EffectCall:
         begin: Kind of the entry that says it was begun.
         end: Kind of the entry that holds its result.
         name: The step's, tool's or model's.
-        words: Canonical JSON of name and arguments: hashed for comparison and for the effect's id.
+        arguments_json: Canonical JSON of name and arguments, hashed for comparison and for the effect's id.
         mode: What may happen when a crash leaves it without a result.
         execute: Function that executes the effect; its result is recorded.
         reconcile: Finds out whether an effect in doubt happened.
@@ -168,7 +168,7 @@ class EffectCall:
     begin: EntryKind
     end: EntryKind
     name: str
-    words: str
+    arguments_json: str
     mode: EffectMode
     execute: Callable[[], Awaitable[Any]]
     reconcile: Callable[[str], Awaitable[Any]] | None = None
@@ -203,7 +203,7 @@ class EffectCall:
     """Called with the result's payload when it is recorded: rows that are to be durable with it are added."""
 
     def __post_init__(self) -> None:
-        self.digest = text_hash(self.words)
+        self.digest = text_hash(self.arguments_json)
 
     @property
     def conversation(self) -> dict[str, JsonValue] | None:

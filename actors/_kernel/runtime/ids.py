@@ -132,9 +132,9 @@ def run_id_of_mail(agent: AgentId, sender: str, first_message_id: str) -> RunId:
     return RunId(derive_id("mail", agent.tenant, str(agent), sender, first_message_id))
 
 
-def run_id_of_child(parent: RunId, position: str) -> RunId:
-    """Return the id of the run spawned at `position` of `parent`."""
-    return RunId(derive_id("child", parent, position))
+def run_id_of_child(parent_id: RunId, position: str) -> RunId:
+    """Return the id of the run spawned at `position` of `parent_id`."""
+    return RunId(derive_id("child", parent_id, position))
 
 
 def run_id_of_fork(run_id: RunId, seq: int, copy: int) -> RunId:

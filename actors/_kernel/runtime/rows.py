@@ -262,23 +262,23 @@ def positions_in_doubt(row: RunRow, entries: Iterable[RunLogEntry]) -> dict[str,
     """
     if row.parked != IN_DOUBT:
         return {}
-    intents: dict[str, int] = {}
-    closed_intents: dict[str, int] = {}
+    seqs_by_position: dict[str, int] = {}
+    closed_seqs_by_position: dict[str, int] = {}
     for entry in entries:
         position, kind = entry.position, entry.kind
-        if kind == K.EFFECT_ABANDONED and position in intents:
-            closed_intents[position] = intents.pop(position)
+        if kind == K.EFFECT_ABANDONED and position in seqs_by_position:
+            closed_seqs_by_position[position] = seqs_by_position.pop(position)
             continue
         if kind == K.RUN_PARKED:
-            intents.update(closed_intents)
-        closed_intents.clear()
+            seqs_by_position.update(closed_seqs_by_position)
+        closed_seqs_by_position.clear()
         if kind in EXECUTES and entry.payload.get("mode") == "at_most_once":
-            intents[position] = entry.seq
+            seqs_by_position[position] = entry.seq
         elif kind == K.RUN_CONTINUED:
-            intents.clear()
+            seqs_by_position.clear()
         else:
-            intents.pop(position, None)
-    return intents
+            seqs_by_position.pop(position, None)
+    return seqs_by_position
 
 
 def to_decide(name: str, row: RunRow, entries: Sequence[RunLogEntry]) -> int | None:

@@ -387,13 +387,17 @@ def failure_in(wait: WaitState, payload: Any) -> str | None:
 def _decisions(wait: WaitState, payload: Any) -> dict[str, dict[str, Any]]:
     """Return the decisions by call id; ``approved`` is None where there is none."""
     answer: Mapping[str, Any] = payload if isinstance(payload, dict) else {"approved": payload}
-    overall, by_call = answer.get("approved", answer.get("response")), answer.get("decisions")
+    overall, decisions_by_call_id = (
+        answer.get("approved", answer.get("response")),
+        answer.get("decisions"),
+    )
     reason = "nobody decided in time" if answer.get("timed_out") else answer.get("reason")
     more = {"reason": str(reason or ""), "by": str(answer.get("by") or "")}
-    if not isinstance(by_call, dict):
-        by_call = dict.fromkeys(_ids(wait), overall)
+    if not isinstance(decisions_by_call_id, dict):
+        decisions_by_call_id = dict.fromkeys(_ids(wait), overall)
     return {
-        call_id: {"approved": _approval_in(by_call.get(call_id)), **more} for call_id in _ids(wait)
+        call_id: {"approved": _approval_in(decisions_by_call_id.get(call_id)), **more}
+        for call_id in _ids(wait)
     }
 
 

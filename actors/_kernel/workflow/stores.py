@@ -133,7 +133,7 @@ class PagedRunStore(Protocol):
             limit: Maximum number of runs.
             status: Only runs with this status.
             wait_reason: Only runs that wait, or of which a branch waits, for this kind.
-            due_by: Only waiting runs whose instant or deadline is this one or earlier.
+            due_by: An instant in ISO 8601; only waiting runs that are due then, or were before.
         """
 
 

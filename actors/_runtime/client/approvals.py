@@ -44,13 +44,13 @@ class Approvals:
         """Return the calls of tools that a run waits for its client to execute: key by the model's id."""
         if not is_name(run_id):
             return {}
-        keys: dict[str, str] = {}
+        keys_by_call_id: dict[str, str] = {}
         for row in await self._store.lists.waits(run_id, limit=MOST):
             wait = row.wait
             if wait.kind == "tool":
                 call_id = wait.request.get("call") if isinstance(wait.request, dict) else ""
-                keys[str(call_id)] = wait.key
-        return keys
+                keys_by_call_id[str(call_id)] = wait.key
+        return keys_by_call_id
 
     async def give(self, run_id: RunId, call_id: str, result: InvocationResult) -> bool:
         """Give the result of a tool's call that a run waits for; its run goes on. The first one counts.

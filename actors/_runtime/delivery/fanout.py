@@ -94,16 +94,16 @@ class PostDelivery:
 
     async def _learn_lazy(self) -> None:
         """Read which agents of our shards have lazy messages. Only this task makes more of them."""
-        leases = {(lease.shard, lease.epoch): lease for lease in self._worker.held.loaded}
+        leases_by_key = {(lease.shard, lease.epoch): lease for lease in self._worker.held.loaded}
         # A shard that was lost and claimed again has another epoch, and is read again.
-        self._read_shards &= leases.keys()
-        new_keys = leases.keys() - self._read_shards
+        self._read_shards &= leases_by_key.keys()
+        new_keys = leases_by_key.keys() - self._read_shards
         if new_keys:
             lazy_agents = await self._posts.lazy(sorted({shard for shard, _ in new_keys}))
             held_shards = self._worker.held
             for shard, epoch in new_keys:
                 # The shard may have been lost, and claimed again, while it was read.
-                if held_shards.holds(leases[shard, epoch]):
+                if held_shards.holds(leases_by_key[shard, epoch]):
                     agents = lazy_agents.get(shard, ())
                     held_shards.lazy[shard] = None if agents is None else set(agents)
             self._read_shards |= new_keys

@@ -431,11 +431,11 @@ class ShardReaders:
 
     async def follow(self, leases: Sequence[ShardLease]) -> list[ShardLease]:
         """Read these shards and no others; return those that are new here."""
-        keys = {(lease.shard, lease.epoch): lease for lease in leases}
+        leases_by_key = {(lease.shard, lease.epoch): lease for lease in leases}
         # First: one shard has one reader, also after it was lost and claimed again under another epoch.
-        for key_to_close in self._open.keys() - keys.keys():
+        for key_to_close in self._open.keys() - leases_by_key.keys():
             await self._open.pop(key_to_close).close()
-        new_leases = [lease for key, lease in keys.items() if key not in self._open]
+        new_leases = [lease for key, lease in leases_by_key.items() if key not in self._open]
         cursors = await self._mail.cursors(new_leases, self._stream) if new_leases else []
         for lease, cursor in zip(new_leases, cursors, strict=True):
             scope = self._open[lease.shard, lease.epoch] = TaskScope()

@@ -115,8 +115,8 @@ class Deadline:
 
     def error(self) -> DeadlineExceededError:
         """Return the error of a run whose tree has had its time."""
-        terms = self._row.supervision
-        limit = (terms and terms.execution_budget.deadline_s) or 0.0
+        supervision = self._row.supervision
+        limit = (supervision and supervision.execution_budget.deadline_s) or 0.0
         return DeadlineExceededError(f"run {self._row.run_id}", limit)
 
     def _end_attempt(self, limit_s: float, interrupt: Interrupt) -> None:
@@ -293,8 +293,8 @@ class Ending:
 
     async def write(self, verdict: Verdict, *, again: bool = False) -> ExecutionResult:
         """Write what was judged, with all that is not written yet."""
-        terms = self.loaded_run.row.supervision
-        policy = terms.retention if terms is not None else HistoryRetention.RUN
+        supervision = self.loaded_run.row.supervision
+        policy = supervision.retention if supervision is not None else HistoryRetention.RUN
         verdict = with_orphans(verdict, policy, self.run.history.unjoined_children)
         if self.run.mode is not None and self._has_executed and not self.sessions.has_kept:
             verdict, inbox_turns = with_inbox_turns(
@@ -323,7 +323,7 @@ class Ending:
                 verdict.then,
                 attempt=attempt,
                 waits=waits,
-                orphans=policy if isinstance(verdict.then, Finish) else None,
+                orphan_policy=policy if isinstance(verdict.then, Finish) else None,
             )
         except RunSuspended:
             return self.result_without_write()

@@ -56,7 +56,7 @@ _SPAWNED_BY: Final = "spawn:"
 
 def meta_of(row: RunRow, attempt: int, token: CancellationToken) -> RunMeta:
     """Return what an agent's code may know of the run."""
-    terms = row.supervision or Supervision(
+    supervision = row.supervision or Supervision(
         run_id=row.run_id,
         root_id=row.root or row.run_id,
         parent_id=row.parent,
@@ -64,7 +64,7 @@ def meta_of(row: RunRow, attempt: int, token: CancellationToken) -> RunMeta:
         priority=row.priority,
     )
     deadline_at, trace_id = row.deadline_at, trace_id_of(row)
-    return RunMeta(row.run_id, row.agent_id, attempt, token, terms, deadline_at, trace_id)
+    return RunMeta(row.run_id, row.agent_id, attempt, token, supervision, deadline_at, trace_id)
 
 
 MAX_BLOCKED: Final = 2

@@ -93,37 +93,43 @@ def with_answers(commit: Commit, ends: Iterable[LateEnd], answers: Iterable[Answ
     )
 
 
-def _without_calls(commit: Commit, refusals: Mapping[str, dict[str, JsonValue]]) -> Commit:
+def _without_calls(
+    commit: Commit, refusals_by_position: Mapping[str, dict[str, JsonValue]]
+) -> Commit:
     """Return the commit with calls that were over budget replaced by their refusals, by position."""
     begins = (EntryKind.CHILD_SPAWNED, EntryKind.EFFECT_INTENT)
     entries = tuple(
-        NewEntry(EntryKind.EFFECT_RESULT, entry.position, refusals[entry.position])
-        if entry.kind in begins and entry.position in refusals
+        NewEntry(EntryKind.EFFECT_RESULT, entry.position, refusals_by_position[entry.position])
+        if entry.kind in begins and entry.position in refusals_by_position
         else entry
         for entry in commit.entries
     )
     budget = commit.budget
-    if budget is not None and budget.position in refusals:
+    if budget is not None and budget.position in refusals_by_position:
         budget = replace(budget, turns=0, position="")
         if not (budget.tokens or budget.cost_usd):
             budget = None
-    children = tuple(child for child in commit.spawned if child.position not in refusals)
+    children = tuple(
+        child for child in commit.spawned if child.position not in refusals_by_position
+    )
     return replace(commit, entries=entries, spawned=children, budget=budget)
 
 
-def _without_messages(commit: Commit, calls: Mapping[MessageKey, str]) -> Commit:
+def _without_messages(commit: Commit, positions_by_key: Mapping[MessageKey, str]) -> Commit:
     """Return the commit without messages that it may not take yet; the positions of their calls are given.
 
     A call that was given nothing is abandoned there, and goes on waiting.
     """
-    positions = set(calls.values())
+    positions = set(positions_by_key.values())
     entries = tuple(
         NewEntry(EntryKind.EFFECT_ABANDONED, entry.position, {"effect": "receive"})
         if entry.kind is EntryKind.MSG_RECEIVED and entry.position in positions
         else entry
         for entry in commit.entries
     )
-    return replace(commit, entries=entries, bind=tuple(k for k in commit.bind if k not in calls))
+    return replace(
+        commit, entries=entries, bind=tuple(k for k in commit.bind if k not in positions_by_key)
+    )
 
 
 PASSING: Final = frozenset({"08", "40", "53", "55", "57", "58"})
@@ -143,12 +149,12 @@ class Setback:
     """The reason why an execution was broken off.
 
     Attributes:
-        at: The last seq of the log at that time.
+        last_seq: The last seq of the log at that time.
         refusal: What the store said of what it was given, or None if it was something else.
         is_unreadable: True if a row of the run is there and cannot be read.
     """
 
-    at: int
+    last_seq: int
     refusal: str | None = None
     is_unreadable: bool = False
 
@@ -163,7 +169,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class _Count:
-    at: int
+    last_seq: int
     setbacks: int = 0
     refusals: int = 0
     refusal_text: str = ""
@@ -190,8 +196,8 @@ class Setbacks:
         """
         count = self._counts.get(run_id)
         # The log has grown since: the run has made progress, and its earlier setbacks do not count.
-        if count is None or count.at != setback.at:
-            count = self._counts[run_id] = _Count(setback.at)
+        if count is None or count.last_seq != setback.last_seq:
+            count = self._counts[run_id] = _Count(setback.last_seq)
         count.setbacks += 1
         if setback.refusal is not None:
             count.refusals += 1
@@ -205,10 +211,10 @@ class Setbacks:
         pause_s = min(FIRST_PAUSE_S * 2 ** min(max(earlier_count, 0), 9), LONGEST_PAUSE_S)
         return float(pause_s * (1 + JITTER * self._chance()))
 
-    def refusal(self, run_id: RunId, at: int) -> Refusal | None:
+    def refusal(self, run_id: RunId, last_seq: int) -> Refusal | None:
         """Return why the run has to be parked, if its log ends there."""
         count = self._counts.get(run_id)
-        if count is None or count.at != at or count.refusals < count.limit:
+        if count is None or count.last_seq != last_seq or count.refusals < count.limit:
             return None
         remedy = f"run it again: callboard runs resolve {run_id} - --retry"
         if count.is_unreadable:

@@ -209,7 +209,7 @@ class RunLog:
         waits: tuple[Wait, ...] | None,
         *,
         attempt: int | None = None,
-        orphans: HistoryRetention | None = None,
+        orphan_policy: HistoryRetention | None = None,
     ) -> Committed:
         attempt = attempt or self.history.attempt
         commit = writes.commit(
@@ -219,7 +219,7 @@ class RunLog:
             waits=waits,
             known_waits=self.known_waits,
             attempt=attempt,
-            orphans=orphans,
+            orphan_policy=orphan_policy,
         )
         # The store refuses a part at a time, and nothing of the commit is written then: try again without it.
         while True:
@@ -253,7 +253,7 @@ class RunLog:
         *,
         attempt: int | None = None,
         waits: tuple[Wait, ...] | None = None,
-        orphans: HistoryRetention | None = None,
+        orphan_policy: HistoryRetention | None = None,
     ) -> Committed:
         """Write everything left together with what becomes of the run. The code has ended.
 
@@ -269,7 +269,7 @@ class RunLog:
         new_waits = None if waits is None else self._new_waits(waits)
         try:
             committed = await self._commit(
-                writes, then, new_waits, attempt=attempt, orphans=orphans
+                writes, then, new_waits, attempt=attempt, orphan_policy=orphan_policy
             )
         # As in `_flush`: whatever was raised, only the store can tell whether the end was written.
         except Exception as exc:

@@ -109,7 +109,7 @@ class WriteSet:
         waits: tuple[Wait, ...] | None,
         known_waits: tuple[Wait, ...] | None = None,
         attempt: int,
-        orphans: HistoryRetention | None = None,
+        orphan_policy: HistoryRetention | None = None,
     ) -> Commit:
         """Return the commit that writes all of it."""
         return Commit(
@@ -132,7 +132,7 @@ class WriteSet:
             withdraw=tuple(self.withdraw),
             unless_answered=tuple(end.key for end in self.unless_answered),
             attempt=attempt,
-            orphans=orphans,
+            orphans=orphan_policy,
             turns=tuple(self.turns),
             cuts=tuple(self.cuts),
             clear_turns=self.clear_turns,

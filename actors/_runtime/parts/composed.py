@@ -158,11 +158,11 @@ class GivenParts:
         """
         if self.inbox is None:
             return await self.backlog.pending_mail(agent=agent, after=after, limit=limit)
-        messages = await self.take_up(agent)
+        messages_by_key = await self.take_up(agent)
         return [
-            replace(row, message=replace(messages[key], sender=row.sender))
+            replace(row, message=replace(messages_by_key[key], sender=row.sender))
             for row in await self.backlog.pending_mail(agent=agent, after=after, limit=limit)
-            if (key := key_kept(row, messages)) is not None
+            if (key := key_kept(row, messages_by_key)) is not None
         ]
 
     async def take_up(self, agent: AgentId) -> dict[tuple[str, str], Message]:
@@ -172,14 +172,17 @@ class GivenParts:
         """
         if self.inbox is None:
             return {}
-        messages = {
+        messages_by_key = {
             (message.sender or "", message.id): message
             for message in await self.inbox.drain(agent, max=_ALL)
         }
         await self.arrivals.deliver(
-            [replace(m, target=agent, sender=m.sender or VIEW_SENDER) for m in messages.values()]
+            [
+                replace(m, target=agent, sender=m.sender or VIEW_SENDER)
+                for m in messages_by_key.values()
+            ]
         )
-        return messages
+        return messages_by_key
 
     async def keep(self, arrived: Sequence[Arrived]) -> None:
         """Put messages that are rows now into the inbox, and note which run has which."""

@@ -295,10 +295,12 @@ class InMemoryInbox(InboxView):
         super().__init__(store, lease_of=store.lease_of, clock=clock, max_retries=max_retries)
 
 
-def key_kept(row: Arrived, messages: Mapping[tuple[str, str], Message]) -> tuple[str, str] | None:
+def key_kept(
+    row: Arrived, messages_by_key: Mapping[tuple[str, str], Message]
+) -> tuple[str, str] | None:
     """Return the key of the inbox's copy of a row. A copy without a sender is there under no name."""
     for sender in (row.sender, ""):
-        if (sender, row.message.id) in messages:
+        if (sender, row.message.id) in messages_by_key:
             return sender, row.message.id
     return None
 

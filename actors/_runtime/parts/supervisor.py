@@ -138,26 +138,28 @@ class SupervisorView(StoreView):
             self._notify(Nudge("signal", outcome.agent_id, row.parent))
 
     async def _spawn(
-        self, agent: AgentId, parent: RunId, supervision: Supervision, boot: Message | None
+        self, agent: AgentId, parent_id: RunId, supervision: Supervision, boot: Message | None
     ) -> RunHandle:
-        above = await row_of(self._store, parent)
-        if agent.tenant != above.agent_id.tenant:
-            raise OtherTenantError(f"agent {agent}", above.agent_id.tenant)
+        parent = await row_of(self._store, parent_id)
+        if agent.tenant != parent.agent_id.tenant:
+            raise OtherTenantError(f"agent {agent}", parent.agent_id.tenant)
         # Counted after the row was read: a spawn between the two moves the end of the log.
-        number = len(await self._store.lists.children(parent))
+        number = len(await self._store.lists.children(parent_id))
         if boot is None:
-            while await self._store.reads.run(run_id_of_child(parent, f"sup.{number}")) is not None:
+            while (
+                await self._store.reads.run(run_id_of_child(parent_id, f"sup.{number}")) is not None
+            ):
                 number += 1
         position = f"sup.{number}"
-        run_id = run_id_of_child(parent, position if boot is None else f"{agent} {boot.id}")
+        run_id = run_id_of_child(parent_id, position if boot is None else f"{agent} {boot.id}")
         if boot is None or await self._store.reads.run(run_id) is None:
             child = Spawned(
-                _child_of(above, run_id, agent, supervision),
+                _child_of(parent, run_id, agent, supervision),
                 position,
                 None if boot is None else replace(boot, target=agent),
             )
-            await self._add(above, child)
-        return RunHandle(run_id, agent, parent)
+            await self._add(parent, child)
+        return RunHandle(run_id, agent, parent_id)
 
     async def _add(self, parent: RunRow, child: Spawned) -> None:
         """Write a child with its entry in the log of a parent that executes or waits."""
@@ -188,15 +190,15 @@ class SupervisorView(StoreView):
             self._follow(nudge)
 
 
-def _child_of(parent: RunRow, run_id: RunId, agent: AgentId, supervision: Supervision) -> NewRun:
-    root, parent_id, depth = parent.root or parent.run_id, parent.run_id, parent.depth + 1
-    terms_of_tree = {"run_id": run_id, "root_id": root, "parent_id": parent_id, "depth": depth}
+def _child_of(parent: RunRow, run_id: RunId, agent_id: AgentId, supervision: Supervision) -> NewRun:
+    root_id, parent_id, depth = parent.root or parent.run_id, parent.run_id, parent.depth + 1
+    terms_of_tree = {"run_id": run_id, "root_id": root_id, "parent_id": parent_id, "depth": depth}
     return NewRun(
         run_id,
-        agent,
+        agent_id,
         priority=supervision.priority,
         parent=parent_id,
-        root=root,
+        root=root_id,
         depth=depth,
         deadline_at=parent.deadline_at,
         supervision=supervision.model_copy(update=terms_of_tree),

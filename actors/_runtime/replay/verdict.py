@@ -114,8 +114,8 @@ def with_orphans(verdict: Verdict, policy: HistoryRetention, children: tuple[str
     if not (children and isinstance(verdict.then, Finish)):
         return verdict
     payload: dict[str, JsonValue] = {"policy": policy.value, "children": list(children)}
-    orphans = NewEntry(EntryKind.ORPHANS_RESOLVED, "", payload)
-    return Verdict((*verdict.entries[:-1], orphans, verdict.entries[-1]), verdict.then)
+    entry = NewEntry(EntryKind.ORPHANS_RESOLVED, "", payload)
+    return Verdict((*verdict.entries[:-1], entry, verdict.entries[-1]), verdict.then)
 
 
 def judge(exc: BaseException, attempt: Attempt) -> Verdict:

@@ -465,14 +465,16 @@ class Recovery:
                 if run.status is RunStatus.PENDING and run.last_seq < 0
                 if self._registry.is_served(run.agent_id)
             ]
-            boot_messages = {
+            boot_messages_by_run_id = {
                 loaded_run.row.run_id: loaded_run.messages
                 for loaded_run in await self._store.reads.load(queued_ids)
             }
             for row in page:
                 # A run that this worker holds already may be further than its row says.
-                if is_new or row.run_id in boot_messages:
-                    self._adoption.adopt(row, boot_messages.get(row.run_id, ()), reading=reading)
+                if is_new or row.run_id in boot_messages_by_run_id:
+                    self._adoption.adopt(
+                        row, boot_messages_by_run_id.get(row.run_id, ()), reading=reading
+                    )
                 elif row.cancel_requested is not None:
                     self._intake.cancel(row.run_id, row.agent_id, row.cancel_requested)
             await self._read_signals(page)

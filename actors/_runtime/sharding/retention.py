@@ -290,7 +290,7 @@ class Erasing:
 def _refusal(
     what: EraseRequest, open_runs: Sequence[tuple[RunId, AgentId]], remedy: str
 ) -> OpenRunsError:
-    names = ", ".join(run_id for run_id, _ in open_runs[:MAX_NAMED])
+    run_ids_text = ", ".join(run_id for run_id, _ in open_runs[:MAX_NAMED])
     more = ", …" if len(open_runs) > MAX_NAMED else ""
     name = f"tenant {what.tenant}" if what.agent is None else f"agent {what.agent}"
-    return OpenRunsError(name, names + more, remedy)
+    return OpenRunsError(name, run_ids_text + more, remedy)

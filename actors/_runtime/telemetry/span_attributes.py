@@ -62,8 +62,8 @@ _REASONS: Final[dict[str, str]] = {K.RUN_ATTEMPT_FAILED: "retry", K.RUN_CONTINUE
 
 def of_run(row: RunRow, status: str, *, session: str | None) -> Attributes:
     """Return the attributes of a run's root span. Without `session` the one of the run's row counts."""
-    terms = row.supervision
-    session_of_row = terms.session_id if terms is not None else None
+    supervision = row.supervision
+    session_of_row = supervision.session_id if supervision is not None else None
     return {
         **_agent(row, session or session_of_row),
         "gen_ai.operation.name": "invoke_agent",
@@ -176,12 +176,12 @@ def receipt_steps(receipt: Mapping[str, JsonValue]) -> Iterator[dict[str, JsonVa
 def input_of(call: EffectCall) -> tuple[str, JsonValue]:
     """Return what an effect is given, which is content, and the name of its attribute."""
     try:
-        words = from_json(call.words)
+        arguments = from_json(call.arguments_json)
     except ValueError:  # nested deeper than this reads: nothing that the effect may fail for
-        words = None
-    words = words if isinstance(words, list) else []
+        arguments = None
+    arguments = arguments if isinstance(arguments, list) else []
     # What a model is given stands in front of the options; there may be a session in front of it.
-    content = words[-2:-1] if call.verb == "llm" else words[1:2]
+    content = arguments[-2:-1] if call.verb == "llm" else arguments[1:2]
     return _INPUTS.get(call.verb, "callboard.effect.arguments"), content[0] if content else None
 
 

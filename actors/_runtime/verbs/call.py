@@ -188,8 +188,8 @@ class RunState:
 
 async def tokens_left(run: RunState) -> int | None:
     """Return how many tokens the run's tree may still use, or None if its budget does not limit them."""
-    terms = run.row.supervision
-    if terms is None or terms.execution_budget.max_tokens is None:
+    supervision = run.row.supervision
+    if supervision is None or supervision.execution_budget.max_tokens is None:
         return None
     return await reading(run.log, partial(run.store.reads.tokens_left, run.run_id))
 
@@ -267,7 +267,7 @@ class Call:
         self,
         kinds: tuple[EntryKind, ...],
         what: str,
-        words: JsonValue,
+        arguments: JsonValue,
         *,
         digest: str | None = None,
     ) -> RunLogEntry | None:
@@ -276,7 +276,7 @@ class Call:
         Args:
             kinds: Kinds of the entries that record such a call.
             what: The call in words, for the error.
-            words: The arguments.
+            arguments: JSON data that identifies the call, from which its digest is made.
             digest: Their hash, where it is at hand.
 
         Raises:
@@ -284,7 +284,7 @@ class Call:
                 code catches.
         """
         run = self.run
-        self.digest = digest = args_hash(words) if digest is None else digest
+        self.digest = digest = args_hash(arguments) if digest is None else digest
         try:
             self.entries = entries = run.history.meet(self.position, kinds, what, digest)
         except NonDeterminismError as exc:

@@ -123,7 +123,7 @@ class Effects:
             bounded, fn, what=what, timeout_s=timeout_s, retry=retry, chance=chance
         )
         sealed_call = self._secrets.seal_args(args)
-        words: list[JsonValue] = [
+        arguments: list[JsonValue] = [
             name,
             list(args) if sealed_call is None else [*sealed_call.recorded_arguments.values()],
         ]
@@ -138,7 +138,7 @@ class Effects:
             K.EFFECT_INTENT,
             K.EFFECT_RESULT,
             name,
-            canonical_json(words),
+            canonical_json(arguments),
             mode,
             execute,
             reconcile,
@@ -177,7 +177,7 @@ class Effects:
             await run.scheduler.resume_at(branch, entry.seq, call.verb)
             call.payload = entry.payload
             return outcome_of(entry.seq, entry.payload, call.mode)
-        call.id = Effect.id_of_text(run.run_id, call.position, call.verb, call.words)
+        call.id = Effect.id_of_text(run.run_id, call.position, call.verb, call.arguments_json)
         call.key = call.key or call.id
         is_open = entries is not None and entries.begin is not None and entries.end is None
         if entries is not None and entries.begin is not None:
@@ -388,11 +388,13 @@ class Effects:
 
 
 def effect(
-    verb: str, name: str, words: list[JsonValue], execute: Callable[[], Awaitable[Any]]
+    verb: str, name: str, arguments: list[JsonValue], execute: Callable[[], Awaitable[Any]]
 ) -> EffectCall:
     """Return an effect that a crash may repeat."""
     begin, end = K.EFFECT_INTENT, K.EFFECT_RESULT
-    return EffectCall(verb, begin, end, name, canonical_json(words), EffectMode.IDEMPOTENT, execute)
+    return EffectCall(
+        verb, begin, end, name, canonical_json(arguments), EffectMode.IDEMPOTENT, execute
+    )
 
 
 def spent_on(value: object) -> BudgetDelta:

@@ -154,14 +154,14 @@ class GraphVerbs:
             EffectInDoubtError: It may have happened before a crash, and `reconcile` does not know.
             BudgetExhaustedError: It is a call of a model, and the tree has used up its budget.
         """
-        words = canonical_json([name, key, attempt])
+        arguments_json = canonical_json([name, key, attempt])
         begin, end = K.EFFECT_INTENT, K.EFFECT_RESULT
         call = EffectCall(
             GRAPH,
             begin,
             end,
             name,
-            words,
+            arguments_json,
             mode,
             execute,
             reconcile,
@@ -240,8 +240,8 @@ class GraphVerbs:
             until: The instant at which the wait ends without an answer, or None if it never does.
         """
         call = Call(self._run, "wait")
-        words: JsonValue = ["wait", kind]  # a replay has the key from the log
-        entry = call.meet(ENDS, f"wait for {kind}", words)
+        arguments: JsonValue = ["wait", kind]  # a replay has the key from the log
+        entry = call.meet(ENDS, f"wait for {kind}", arguments)
         if entry is not None:
             await call.in_order(entry)
             return entry.kind == K.ASK_REPLIED, entry.payload.get("result")

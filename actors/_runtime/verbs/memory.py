@@ -268,8 +268,8 @@ class AgentMemory:
         async def remember() -> str:
             return (await self._access.remember(new_memory)).id
 
-        words: list[JsonValue] = [text, key, about, dict(new_memory.metadata), source]
-        return str(await self._recorded("remember", words, remember))
+        arguments: list[JsonValue] = [text, key, about, dict(new_memory.metadata), source]
+        return str(await self._recorded("remember", arguments, remember))
 
     async def recall(
         self,
@@ -320,12 +320,12 @@ class AgentMemory:
                 raise MessageTooLargeError(what, size_bytes, MAX_RECALL_BYTES)
             return value
 
-        words: list[JsonValue] = [
+        arguments: list[JsonValue] = [
             *(query, about, limit, mode, None if filter is None else dict(filter)),
             None if as_of is None else as_of.isoformat(),
             None if sources is None else [*sources],
         ]
-        hits: Any = await self._recorded("recall", words, recall)
+        hits: Any = await self._recorded("recall", arguments, recall)
         return [Memory.model_validate(hit) for hit in hits]
 
     async def forget(self, key_or_id: str, *, about: str = OWN) -> bool:
@@ -379,14 +379,14 @@ class AgentMemory:
             block = await self._access.set_block(label, text, expected=expected)
             return block.model_dump(mode="json")
 
-        words: list[JsonValue] = [label, text, expected]
-        return MemoryBlock.model_validate(await self._recorded("set_block", words, write))
+        arguments: list[JsonValue] = [label, text, expected]
+        return MemoryBlock.model_validate(await self._recorded("set_block", arguments, write))
 
     async def _recorded(
-        self, verb: str, words: list[JsonValue], work: Callable[[], Awaitable[Any]]
+        self, verb: str, arguments: list[JsonValue], work: Callable[[], Awaitable[Any]]
     ) -> JsonValue:
         name = f"memory.{verb}"
-        return await self._effects.perform(effect("step", name, [name, *words], partial(work)))
+        return await self._effects.perform(effect("step", name, [name, *arguments], partial(work)))
 
 
 async def block_turns(

@@ -318,8 +318,8 @@ class Following:
         topic = topic_of(topic, me.tenant)
         check_follow(me, topic)
         check_mode(mode)
-        words: list[JsonValue] = [verb, str(topic), *([] if mode is None else [mode])]
-        if call.meet((K.FOLLOW_CHANGED,), f"{verb} {topic}", words) is not None:
+        arguments: list[JsonValue] = [verb, str(topic), *([] if mode is None else [mode])]
+        if call.meet((K.FOLLOW_CHANGED,), f"{verb} {topic}", arguments) is not None:
             return
         payload: Payload = {"topic": str(topic), "following": mode is not None}
         if mode is not None:

@@ -100,7 +100,7 @@ class LiveOutput:
         chat = [ChatMessage.of("user", messages)] if isinstance(messages, str) else [*messages]
         message_data = [message.model_dump(mode="json") for message in chat]
         option_data = options.model_dump(mode="json", exclude_defaults=True) if options else None
-        words: list[JsonValue] = [model.model, message_data, option_data]  # type: ignore[list-item]
+        arguments: list[JsonValue] = [model.model, message_data, option_data]  # type: ignore[list-item]
 
         async def execute(on_piece: OnPiece) -> Any:
             call.asked_at = self._run.clock.monotonic()
@@ -108,11 +108,14 @@ class LiveOutput:
             response = await ask_model(model, chat, limited_options, on_piece, guards=self.guards)
             return response.model_dump(mode="json")
 
-        call = self.call(model, words, execute)
+        call = self.call(model, arguments, execute)
         return call
 
     def call(
-        self, model: LLMClient, words: list[JsonValue], execute: Callable[[OnPiece], Awaitable[Any]]
+        self,
+        model: LLMClient,
+        arguments: list[JsonValue],
+        execute: Callable[[OnPiece], Awaitable[Any]],
     ) -> EffectCall:
         """Return the effect that asks a model; the pieces that `execute` yields are shown, numbered."""
 
@@ -122,7 +125,7 @@ class LiveOutput:
             finally:
                 self.end(call)
 
-        call = effect("llm", model.model, words, execute_and_end)
+        call = effect("llm", model.model, arguments, execute_and_end)
         call.end, call.counted = K.LLM_CALL, is_counted(self._run.row.supervision)
         return call
 
@@ -277,8 +280,10 @@ class Toolkit:
             if sealed_call is not None:
                 execute = sealed_call.execute(invoke, what=f"tool {name!r}")
             mode = tool.mode if tool is not None else EffectMode.IDEMPOTENT
-            words = canonical_json([name, recorded_arguments])
-            return EffectCall("tool", K.TOOL_CALLED, K.TOOL_RESULT, name, words, mode, execute)
+            arguments_json = canonical_json([name, recorded_arguments])
+            return EffectCall(
+                "tool", K.TOOL_CALLED, K.TOOL_RESULT, name, arguments_json, mode, execute
+            )
 
         if tool is None or not self.policy.asks_for(tool):
             return None, call

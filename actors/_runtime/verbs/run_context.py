@@ -592,11 +592,11 @@ class AgentState:
         self._write("state.clear", key, DELETED, ["clear", key])
 
     def _write(
-        self, verb: str, key: str, value: JsonValue | Deleted, words: list[JsonValue]
+        self, verb: str, key: str, value: JsonValue | Deleted, arguments: list[JsonValue]
     ) -> None:
         run, call = self._run, Call(self._run, verb)
         check_name_of(f"key of ctx.{verb}", key)
-        entry = call.meet((K.STATE_SET,), f"{verb} {key}", words)
+        entry = call.meet((K.STATE_SET,), f"{verb} {key}", arguments)
         self._own[key] = value
         recorded_seq = entry.seq if entry is not None else -1
         if recorded_seq > run.history.pool_keys.get(key, -1) and run.history.is_strict(

@@ -157,18 +157,18 @@ def redacted(value: JsonValue, secrets: Mapping[str, str]) -> JsonValue:
         value: What is to be recorded.
         secrets: Values by the names that replace them.
     """
-    names = {
+    names_by_form = {
         form: name
         for name, secret in secrets.items()
         if len(secret) >= MIN_REDACTED
         for form in _forms(secret)
     }
-    if not names:
+    if not names_by_form:
         return value
     # All in one pass, the longest first: what one of them has replaced is no place to find another.
-    pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    pattern = re.compile("|".join(map(re.escape, sorted(names_by_form, key=len, reverse=True))))
     return _replace_texts(
-        value, lambda text: pattern.sub(lambda m: f"[secret {names[m[0]]}]", text)
+        value, lambda text: pattern.sub(lambda m: f"[secret {names_by_form[m[0]]}]", text)
     )
 
 

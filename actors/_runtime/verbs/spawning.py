@@ -31,7 +31,7 @@ class ChildTerms(NamedTuple):
     supervision: Supervision | None
     priority: int | None
     retry_policy: RetryPolicy | None
-    task: str | None = None
+    task_id: str | None = None
 
     def check(self) -> None:
         """Check that every assembly can keep them.
@@ -45,7 +45,7 @@ class ChildTerms(NamedTuple):
             check_number("priority", self.priority)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
-        _check_task(self.task)
+        _check_task(self.task_id)
 
 
 async def spawn(
@@ -150,27 +150,36 @@ async def _check_budget(call: Call) -> None:
 
 def _child_of(parent: RunRow, agent_id: AgentId, position: str, child_terms: ChildTerms) -> NewRun:
     """Return the child with its terms. Budgets are the tree's: the parent's copies count, not new ones."""
-    run_id, root = run_id_of_child(parent.run_id, position), parent.root or parent.run_id
-    supervision, priority, depth = child_terms.supervision, child_terms.priority, parent.depth + 1
-    if priority is None and supervision is not None and "priority" in supervision.model_fields_set:
-        priority = supervision.priority
+    run_id, root_id = run_id_of_child(parent.run_id, position), parent.root or parent.run_id
+    own_supervision, priority, depth = (
+        child_terms.supervision,
+        child_terms.priority,
+        parent.depth + 1,
+    )
+    if (
+        priority is None
+        and own_supervision is not None
+        and "priority" in own_supervision.model_fields_set
+    ):
+        priority = own_supervision.priority
     priority = parent.priority if priority is None else priority
-    task = child_terms.task or (supervision.task if supervision else None)
-    tree = parent.supervision or Supervision(run_id=parent.run_id, root_id=str(root))
-    terms = supervision or (parent.supervision if task is None else tree)
-    if terms is not None:
-        terms = terms.model_copy(
+    task_id = child_terms.task_id or (own_supervision.task if own_supervision else None)
+    tree_supervision = parent.supervision or Supervision(run_id=parent.run_id, root_id=str(root_id))
+    supervision = own_supervision or (parent.supervision if task_id is None else tree_supervision)
+    if supervision is not None:
+        own_session_id = own_supervision.session_id if own_supervision else None
+        supervision = supervision.model_copy(
             update={
                 "run_id": run_id,
-                "root_id": root,
+                "root_id": root_id,
                 "parent_id": parent.run_id,
                 "depth": depth,
                 "priority": priority,
-                "task": task,
-                "session_id": (supervision.session_id if supervision else None) or tree.session_id,
-                "spawn_budget": tree.spawn_budget,
-                "execution_budget": tree.execution_budget,
-                "retention": supervision.retention if supervision else HistoryRetention.RUN,
+                "task": task_id,
+                "session_id": own_session_id or tree_supervision.session_id,
+                "spawn_budget": tree_supervision.spawn_budget,
+                "execution_budget": tree_supervision.execution_budget,
+                "retention": own_supervision.retention if own_supervision else HistoryRetention.RUN,
             }
         )
     return NewRun(
@@ -179,28 +188,28 @@ def _child_of(parent: RunRow, agent_id: AgentId, position: str, child_terms: Chi
         priority=priority,
         retry_policy=child_terms.retry_policy,
         parent=parent.run_id,
-        root=root,
+        root=root_id,
         depth=depth,
         deadline_at=parent.deadline_at,
         trace=parent.trace,
-        supervision=terms,
+        supervision=supervision,
         parent_agent=parent.agent_id,
     )
 
 
-def check_supervision(terms: Supervision) -> None:
+def check_supervision(supervision: Supervision) -> None:
     """Check that every assembly can keep these terms.
 
     Raises:
         ContractError: A text or a number cannot be kept.
     """
-    if terms.session_id is not None:
-        check_name_of("session_id", terms.session_id)
-    _check_task(terms.task)
-    check_number("priority", terms.priority)
-    check_number("max_runs of the spawn budget", terms.spawn_budget.max_runs)
-    check_number("max_concurrent of the spawn budget", terms.spawn_budget.max_concurrent or 0)
-    budget = terms.execution_budget
+    if supervision.session_id is not None:
+        check_name_of("session_id", supervision.session_id)
+    _check_task(supervision.task)
+    check_number("priority", supervision.priority)
+    check_number("max_runs of the spawn budget", supervision.spawn_budget.max_runs)
+    check_number("max_concurrent of the spawn budget", supervision.spawn_budget.max_concurrent or 0)
+    budget = supervision.execution_budget
     check_number("max_turns of the execution budget", budget.max_turns or 0)
     for name, value in (("max_tokens", budget.max_tokens), ("max_cost_usd", budget.max_cost_usd)):
         if value is not None and not value <= MAX_COUNT:
@@ -209,8 +218,8 @@ def check_supervision(terms: Supervision) -> None:
             )
 
 
-def _check_task(task: str | None) -> None:
-    if task is not None:
+def _check_task(task_id: str | None) -> None:
+    if task_id is not None:
         from actors._kernel.board_rules import check_task_id  # noqa: PLC0415 - most hosts need no boards
 
-        check_task_id(task)
+        check_task_id(task_id)

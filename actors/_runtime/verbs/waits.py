@@ -71,8 +71,8 @@ class Waits:
             at = instant_of(at)
         call = Call(self._run, verb)
         seconds = check_s(f"the time of ctx.{verb}", seconds)
-        words: list[JsonValue] = ["sleep", seconds] if at is None else ["until", at.isoformat()]
-        entry = call.meet((K.TIMER_SET, K.TIMER_FIRED), verb, words)
+        arguments: list[JsonValue] = ["sleep", seconds] if at is None else ["until", at.isoformat()]
+        entry = call.meet((K.TIMER_SET, K.TIMER_FIRED), verb, arguments)
         if entry is not None:
             await call.in_order(entry)
             return

@@ -467,7 +467,7 @@ class Admission(Generic[E]):
         if limiter is None:
             return
         # A copy: entries are removed in the loop.
-        for item in [item for item, at in self._queued_on.items() if at is limiter]:
+        for item in [item for item, queued_on in self._queued_on.items() if queued_on is limiter]:
             del self._queued_on[item]
         self._requeue(limiter.queue.take_all())
 

@@ -316,18 +316,18 @@ def refuse_open(entries: Sequence[RunLogEntry]) -> None:
         raise ContractError(msg + remedy)
 
 
-async def _refuse_open_child(store: RunStore, entries: Sequence[RunLogEntry], child: str) -> None:
-    row = await store.reads.run(RunId(child))
+async def _refuse_open_child(
+    store: RunStore, entries: Sequence[RunLogEntry], child_id: str
+) -> None:
+    row = await store.reads.run(RunId(child_id))
     if row is None or row.status.is_terminal:
         return
     seq = next(
         entry.seq
         for entry in entries
-        if entry.kind == EntryKind.CHILD_SPAWNED and entry.payload["child"] == child
+        if entry.kind == EntryKind.CHILD_SPAWNED and entry.payload["child"] == child_id
     )
-    msg = (
-        f"child {child} ({row.agent_id}) is open and belongs to run {entries[-1].run_id}: fork at "
-    )
+    msg = f"child {child_id} ({row.agent_id}) is open and belongs to run {entries[-1].run_id}: fork at "
     raise ContractError(f"{msg}{seq - 1} or before, or once the child has ended")
 
 

@@ -223,13 +223,13 @@ def _pins(flow: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         if node.type != "on_flow_start":
             continue
         outputs = node.data.get("outputs")
-        pins = {
+        pins_by_id = {
             str(pin.get("id")): pin
             for pin in (outputs if isinstance(outputs, list) else ())
             if isinstance(pin, dict)
         }
         for name in node.pins("outputs"):
-            kind = str(pins.get(name, {}).get("type"))
+            kind = str(pins_by_id.get(name, {}).get("type"))
             yield name, {"type": _TYPES[kind] or kind} if kind in _TYPES else {}
 
 

@@ -216,8 +216,8 @@ class WorkflowBundleRegistry:
             return []
         entries = []
         for path in self.folder.iterdir() if self.folder.is_dir() else []:
-            bundle_id, at, its_version = path.name.removesuffix(_ENDING).partition("@")
-            is_bundle = bool(at) and path.name.endswith(_ENDING)
+            bundle_id, separator, its_version = path.name.removesuffix(_ENDING).partition("@")
+            is_bundle = bool(separator) and path.name.endswith(_ENDING)
             if is_bundle and requested_id in {"", bundle_id} and version in {"", its_version}:
                 entries.append((bundle_id, order_of(its_version), path))
         entries.sort(key=lambda e: e[1], reverse=True)

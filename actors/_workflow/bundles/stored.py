@@ -196,8 +196,8 @@ class StoredBundles(BundleRegistry):
 
     @override
     async def find(self, ref: str) -> BundleRecord | None:
-        bundle, at, version = ref.partition("@")
-        if at:
+        bundle, separator, version = ref.partition("@")
+        if separator:
             row = await self._rows.get(self._tenant, bundle, version)
             return None if row is None else _record(row)
         rows = _newest_first(await self._rows.list(self._tenant, bundle))
@@ -244,9 +244,9 @@ class StoredBundles(BundleRegistry):
 
     async def versions(self, ref: str) -> Sequence[BundleRecord]:
         """Return a bundle, or all versions of ``id``, the newest first; empty if it is not installed."""
-        bundle, at, version = ref.partition("@")
+        bundle, separator, version = ref.partition("@")
         rows = _newest_first(await self._rows.list(self._tenant, bundle))
-        return [_record(row) for row in rows if version == row.version or not at]
+        return [_record(row) for row in rows if version == row.version or not separator]
 
     @override
     async def remove(self, ref: str) -> int:

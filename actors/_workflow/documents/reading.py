@@ -207,13 +207,13 @@ def _finding(name: str, error: Any, data: Any) -> FlowFinding:
         case "missing":
             return FlowFinding(name, json_pointer, f"{steps[-1]!r} is missing", "Add it")
         case "union_tag_not_found" | "union_tag_invalid":
-            words = ", ".join(KINDS)
+            kinds_text = ", ".join(KINDS)
             node = data
             for step in steps:
                 node = node[step]
             kinds = [kind for kind in KINDS if isinstance(node, dict) and kind in node]
             problem = f"it has {' and '.join(kinds) or 'no kind'}"
-            return FlowFinding(name, json_pointer, problem, f"Give it exactly one of {words}")
+            return FlowFinding(name, json_pointer, problem, f"Give it exactly one of {kinds_text}")
         case "string_pattern_mismatch":
             meaning = MEANINGS[error["ctx"]["pattern"]]
             return FlowFinding(

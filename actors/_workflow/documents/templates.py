@@ -114,19 +114,19 @@ def _read(text: str, budget: ParsingBudget | None) -> HoledText | None:
         ExpressionError: A hole has no closing brace, or its expression cannot be read.
     """
     parts: list[str | Expression] = []
-    at, begin = 0, _HOLE.search(text)
+    offset, begin = 0, _HOLE.search(text)
     if begin is None:
         return None
     while begin is not None:
-        before = text[at : begin.start()]
+        before = text[offset : begin.start()]
         if begin[0] == "$${":
             parts.append(before + "${")
-            at = begin.end()
+            offset = begin.end()
         else:
-            inner, at = _hole(text, begin.end(), budget)
+            inner, offset = _hole(text, begin.end(), budget)
             parts += [before, inner] if before else [inner]
-        begin = _HOLE.search(text, at)
-    return HoledText((*parts, text[at:]) if at < len(text) else tuple(parts))
+        begin = _HOLE.search(text, offset)
+    return HoledText((*parts, text[offset:]) if offset < len(text) else tuple(parts))
 
 
 def _hole(text: str, start: int, budget: ParsingBudget | None) -> tuple[Expression, int]:

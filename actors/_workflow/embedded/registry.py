@@ -141,6 +141,6 @@ class ActorFingerprint:
         cls, *, kind: str, display_name: str = "", **metadata: Any
     ) -> ActorFingerprint:
         """Return the identity of these facts. Equal facts have the same `actor_id`."""
-        clean = durable_copy(metadata, "metadata")
-        digest = json_digest([kind, display_name, clean])
-        return cls(f"ar_{digest[:24]}", kind, display_name, clean)
+        clean_metadata = durable_copy(metadata, "metadata")
+        digest = json_digest([kind, display_name, clean_metadata])
+        return cls(f"ar_{digest[:24]}", kind, display_name, clean_metadata)

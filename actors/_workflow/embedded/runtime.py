@@ -149,9 +149,9 @@ class WorkflowRuntime:
             GraphError: `run_id` is not letters, digits, ``_`` and ``-``, or the store lacks `create_if_absent`.
         """
         whose = {"actor_id": actor_id, "session_id": session_id, "parent_run_id": parent_run_id}
-        inputs, at = vars or {}, self.now()
+        inputs, now_iso = vars or {}, self.now()
         run = new_run(
-            workflow, inputs, self.config, at=at, run_id=run_id, with_memory=True, **whose
+            workflow, inputs, self.config, at=now_iso, run_id=run_id, with_memory=True, **whose
         )
         if run_id is not None and not isinstance(self.run_store, CreatingRunStore):
             raise GraphError(
@@ -223,16 +223,16 @@ class WorkflowRuntime:
             NoSuchRunError: See `tick`.
         """
         with self._hold_run(run_id) as held_run:
-            state, now = held_run.state, self.now()
+            state, now_iso = held_run.state, self.now()
             waits_now = wait_key in {wait.wait_key for wait in open_waits(state)}
             if waits_now or state.status is not RunStatus.RUNNING:
-                held_run.take(waits.answer_wait(state, wait_key, payload, at=now))
+                held_run.take(waits.answer_wait(state, wait_key, payload, at=now_iso))
             elif wait_key in namespace(namespace(state.vars, RUNTIME), ANSWERS):
                 raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
             else:
                 waits.check_early(run_id, wait_key)
                 path = [RUNTIME, ANSWERS, wait_key]
-                held_run.take(records.note_value(state, "answer", path, payload, at=now))
+                held_run.take(records.note_value(state, "answer", path, payload, at=now_iso))
             held_run.save()
             return held_run.state.cloned()
 

@@ -156,13 +156,13 @@ class Scheduler:
         return runs
 
     def _ready(self) -> list[RunState]:
-        now = self._runtime.now()
-        due_runs = self._runs.list_due_wait_until(now_iso=now, limit=_PAGE)
+        now_iso = self._runtime.now()
+        due_runs = self._runs.list_due_wait_until(now_iso=now_iso, limit=_PAGE)
         parents = self.find_waiting_runs(wait_reason=WaitReason.SUBWORKFLOW, limit=_PAGE)
         running = self._runs.list_runs(status=RunStatus.RUNNING, limit=_PAGE)
         # A full page may have only runs that are paused, of unknown graphs, or without news: these stay on it.
         if len(due_runs) == _PAGE:
-            due_runs += self._more("due", _MOST_PAGES, due_by=now)
+            due_runs += self._more("due", _MOST_PAGES, due_by=now_iso)
         if len(running) == _PAGE:
             running += self._more("left", _MOST_PAGES, status=RunStatus.RUNNING)
         if len(parents) == _PAGE:

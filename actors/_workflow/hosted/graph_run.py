@@ -215,11 +215,11 @@ class GraphRun:
         if is_own and kind in ANSWERED:
 
             def end_with_answer(state: RunState, now: Now) -> Transition:
-                at = now()
-                outcome = outcome_of(seen_by_handler(state, open_step), open_step, at)
+                now_iso = now()
+                outcome = outcome_of(seen_by_handler(state, open_step), open_step, now_iso)
                 other_keys = self._other_wait_keys(state)
                 return attempts.apply_outcome(
-                    state, open_step, outcome, policy, at=at, used_keys=other_keys
+                    state, open_step, outcome, policy, at=now_iso, used_keys=other_keys
                 )
 
             return Decision(end_with_answer)

@@ -188,11 +188,11 @@ class FlowRuns:
         """
         if isinstance(snapshot, str):
             snapshot = snapshot_from(*await self._stored_snapshot(snapshot))
-        flow = str(snapshot.run_state.get("workflow_id"))
-        if (spec := self._specs.get(flow)) is not None:
+        flow_id = str(snapshot.run_state.get("workflow_id"))
+        if (spec := self._specs.get(flow_id)) is not None:
             # Called for its checks only: the caller gets the error here, not a run that fails on a host.
             restored_run(snapshot, spec, run_id="-", at=utc_now_iso(), force=force)
-        return await self._start(flow, id, restore_message(snapshot, force=force))
+        return await self._start(flow_id, id, restore_message(snapshot, force=force))
 
     async def _stored_snapshot(self, snapshot_id: str) -> tuple[RunSnapshot, str]:
         store, is_id = self._runtime.store.data.run_snapshots, is_name(snapshot_id)
@@ -226,9 +226,11 @@ class FlowRuns:
         fold = await self._fold_log(run_id, from_seq=from_seq)
         state = fold.state
         if state is None:  # its log has no step yet
-            at = "" if row.created_at is None else row.created_at.isoformat()
+            created_at_iso = "" if row.created_at is None else row.created_at.isoformat()
             flow, status = flow_of(row), RunStatus.RUNNING
-            state = RunState(row.run_id, flow, status, "", created_at=at, updated_at=at)
+            state = RunState(
+                row.run_id, flow, status, "", created_at=created_at_iso, updated_at=created_at_iso
+            )
         if not (row.status.is_terminal or state.status.is_terminal):
             pending_signals = [
                 s for s in signals if s.name == SIGNAL and s.n not in fold.taken_signals
@@ -266,15 +268,15 @@ class FlowRuns:
             NotSerializableError: A value in `payload` is not JSON data; the error has its path.
             NoSuchRunError: The app and tenant have no run of this id, or it was swept.
         """
-        clean = durable_copy(payload, "payload")
+        clean_payload = durable_copy(payload, "payload")
         open_waits = await self._open_waits(run_id)
         matches = [key for key, w in open_waits if w.get("wait_key") == wait_key]
         for key, wait in open_waits:
             if wait.get("wait_key") != wait_key:
                 continue
-            check_answer(WaitState.from_dict({**wait}), clean)
+            check_answer(WaitState.from_dict({**wait}), clean_payload)
             # Two branches may wait for one key: if another call answered the first wait, the next one is free.
-            if await self._runtime.approvals.answer(run_id, key, clean, early=False):
+            if await self._runtime.approvals.answer(run_id, key, clean_payload, early=False):
                 return
         wait_keys = [w.get("wait_key") for _, w in open_waits]
         problem = mismatch(wait_keys, wait_key) if open_waits else "Run is not waiting"
@@ -295,11 +297,11 @@ class FlowRuns:
             await self.resume(run_id, wait_key, payload)
             return
         check_early(run_id, wait_key)
-        clean, key = durable_copy(payload, "payload"), answer_key(run_id, wait_key)
+        clean_payload, key = durable_copy(payload, "payload"), answer_key(run_id, wait_key)
         # An early answer to a wait that has ended would be stored, and no wait would ever take it.
         if await self._has_waited_for(run_id, key):
             raise StaleResumeError(run_id, f"Run does not wait for {wait_key!r} any more")
-        if not await self._runtime.approvals.answer(run_id, key, clean, early=True):
+        if not await self._runtime.approvals.answer(run_id, key, clean_payload, early=True):
             raise StaleResumeError(run_id, f"Run has an answer to {wait_key!r} already")
 
     async def emit(
@@ -317,9 +319,9 @@ class FlowRuns:
             GraphError: The event has no name, its scope does not exist, or the id of the scope is missing.
             NotSerializableError: A value is not JSON data, or no database takes a text; the error has its path.
         """
-        clean = durable_copy(payload, "payload")
+        clean_payload = durable_copy(payload, "payload")
         request = durable_copy({"name": name, "scope": "global"} | scope, "event") | {
-            "payload": clean
+            "payload": clean_payload
         }
         scope_id = f"{request['scope']}_id"
         if request["scope"] in SCOPES and request["scope"] != "global" and not scope.get(scope_id):

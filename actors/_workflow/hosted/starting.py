@@ -83,8 +83,8 @@ def start_message(
             f"flow {flow!r}", f"app {app.app!r} has none of this name, but {flow_names}"
         )
     check_callers(variables or ())
-    clean = durable_copy(dict(variables or {}), "vars")
-    return {"vars": clean, "actor_id": actor_id, "session_id": session_id}
+    clean_vars = durable_copy(dict(variables or {}), "vars")
+    return {"vars": clean_vars, "actor_id": actor_id, "session_id": session_id}
 
 
 def restore_message(snapshot: Snapshot, *, force: bool = False) -> dict[str, Any]:

@@ -144,20 +144,20 @@ def _event_in(wait: WaitState, answer: Any) -> Any:
 
 
 def _end_with_reply(wait: WaitState, answer: Any, state: RunState, now: Now) -> Transition:
-    at = now()
+    now_iso = now()
     try:
         payload = durable_copy(answer, "payload", deepest=waits.max_depth_at(wait.result_key))
     except NotSerializableError as exc:
-        return records.failed(state, f"answer to {wait.wait_key!r}: {exc}", at=at)
+        return records.failed(state, f"answer to {wait.wait_key!r}: {exc}", at=now_iso)
     event = _event_in(wait, answer)
     is_new = event is not None and not waits.has_heard(state, event)
     event_note = waits.note_of(state, answer) if is_new else None
-    return waits.reply(state, wait, payload, at=at, more=event_note)
+    return waits.reply(state, wait, payload, at=now_iso, more=event_note)
 
 
-def _end_at_instant(until: str) -> Decide:
+def _end_at_instant(until_iso: str) -> Decide:
     # The timer has fired, even if this host's clock is behind: at an earlier instant the wait would stay open.
-    return lambda state, now: _or_unchanged(waits.fell_due(state, at=max(now(), until)), state)
+    return lambda state, now: _or_unchanged(waits.fell_due(state, at=max(now(), until_iso)), state)
 
 
 def _or_unchanged(transition: Transition | None, state: RunState) -> Transition:

@@ -136,15 +136,15 @@ class ToolRuns:
         # A tool that is not idempotent must not be called again if the process dies during the approved call.
         mode = effect.mode if is_safe else EffectMode.AT_MOST_ONCE
         risks = {c["call_id"]: self._by_name[c["name"]].risk.value for c in calls_to_approve}
-        seconds, until = self._approvals.timeout_s, None
+        seconds, until_iso = self._approvals.timeout_s, None
         if seconds is not None:
             updated_at = datetime.fromisoformat(run.updated_at)
-            until = (updated_at + timedelta(seconds=seconds)).isoformat()
+            until_iso = (updated_at + timedelta(seconds=seconds)).isoformat()
         tool_names = ", ".join(sorted({c["name"] for c in calls_to_approve}))
         return WaitState(
             WaitReason.USER,
             wait_key=f"approval:{effect_id(run)}",
-            until=until,
+            until=until_iso,
             prompt=f"Allow the calls of tools: {tool_names}?",
             choices=["approve", "deny"],
             allow_free_text=False,

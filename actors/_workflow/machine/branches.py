@@ -220,19 +220,19 @@ def join_branches(spec: WorkflowSpec, state: RunState, *, at: str) -> Transition
 
 
 def _merge(spec: WorkflowSpec, state: RunState, fork: GraphFork) -> dict[str, Any]:
-    reducers = {tuple(split_key(name)): name for name in spec.reducers}
+    reducers_by_path = {tuple(split_key(name)): name for name in spec.reducers}
     writers = _Writers()
     sets: list[list[Any]] = []
     unsets: list[list[str]] = []
     for branch in fork.branches:
         for path, value in _patch_values(branch.patch):
-            if not any(path[: len(key)] == key for key in reducers):
+            if not any(path[: len(key)] == key for key in reducers_by_path):
                 writers.add(path, branch.name)
                 if value is _REMOVED:
                     unsets.append([*path])
                 else:
                     sets.append([[*path], value])
-    for key, name in reducers.items():
+    for key, name in reducers_by_path.items():
         views = [
             apply_delta(state.vars, b.patch)
             for b in fork.branches

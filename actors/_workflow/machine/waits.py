@@ -287,12 +287,12 @@ def outcome_of(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome | N
 def _wait_event(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
     payload = open_step.effect.payload
     key = payload.get("wait_key") or key_of_payload(run, payload)
-    until = deadline_of(payload, at)
+    until_iso = deadline_of(payload, at)
     return EffectOutcome.waiting(
         WaitState(
             WaitReason.EVENT,
             wait_key=str(key),
-            until=until,
+            until=until_iso,
             prompt=payload.get("prompt"),
             choices=payload.get("choices"),
             allow_free_text=bool(payload.get("allow_free_text", True)),
@@ -303,16 +303,16 @@ def _wait_event(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
 
 def _wait_until(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
     del run
-    until = deadline_of(open_step.effect.payload, at)
-    if until is None:
+    until_iso = deadline_of(open_step.effect.payload, at)
+    if until_iso is None:
         return EffectOutcome.failed(
             "wait_until needs payload.until, an ISO timestamp, or payload.timeout_s",
             retryable=False,
         )
-    if until <= at:
-        return EffectOutcome.completed({"waited_until": until})
+    if until_iso <= at:
+        return EffectOutcome.completed({"waited_until": until_iso})
     key = open_step.effect.payload.get("wait_key") or f"until:{open_step.key}"
-    return EffectOutcome.waiting(WaitState(WaitReason.UNTIL, wait_key=str(key), until=until))
+    return EffectOutcome.waiting(WaitState(WaitReason.UNTIL, wait_key=str(key), until=until_iso))
 
 
 def _ask_user(run: RunState, open_step: OpenStep, at: str) -> EffectOutcome:
@@ -377,10 +377,10 @@ def deadline_of(payload: dict[str, Any], at: str) -> str | None:
         GraphError: The value cannot be read.
     """
     if payload.get("until") is not None:
-        until = normalize_utc_iso(payload["until"])
-        if until is None:
+        until_iso = normalize_utc_iso(payload["until"])
+        if until_iso is None:
             raise GraphError("payload.until", f"{payload['until']!r} is not a valid ISO timestamp")
-        return until
+        return until_iso
     if payload.get("timeout_s") is None:
         return None
     seconds = payload["timeout_s"]

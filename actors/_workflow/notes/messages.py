@@ -165,18 +165,21 @@ def insert_messages(
             none. ``after_system``: after the system messages at the start. ``end``: at the end.
     """
     after_system = next(
-        (at for at, message in enumerate(context) if message.get("role") != "system"), len(context)
+        (index for index, message in enumerate(context) if message.get("role") != "system"),
+        len(context),
     )
     default_index = len(context) if placement == AT_END else after_system
-    summaries: dict[str, int] = {}
+    indexes_by_span_id: dict[str, int] = {}
     if placement == AFTER_SUMMARY:
-        for at, message in enumerate(context):
+        for index, message in enumerate(context):
             if metadata_of(message).get("kind") == SUMMARY:
-                summaries[str(metadata_of(message).get("source_artifact_id"))] = at + 1
-    insertions: dict[int, list[Message]] = {}
+                indexes_by_span_id[str(metadata_of(message).get("source_artifact_id"))] = index + 1
+    messages_by_index: dict[int, list[Message]] = {}
     for span_id, messages in pieces:
-        insertions.setdefault(summaries.get(span_id, default_index), []).extend(messages)
+        messages_by_index.setdefault(indexes_by_span_id.get(span_id, default_index), []).extend(
+            messages
+        )
     new_context: list[Message] = []
-    for at in range(len(context) + 1):
-        new_context += [*insertions.get(at, ()), *context[at : at + 1]]
+    for index in range(len(context) + 1):
+        new_context += [*messages_by_index.get(index, ()), *context[index : index + 1]]
     return new_context

@@ -45,9 +45,9 @@ def spans_of(variables: Mapping[str, Any]) -> list[Span]:
 def span_at(spans: list[Span], id_or_number: Any) -> Span | None:
     """Return the span with an id, or with a number from 1 in the order of the index, or None."""
     text = str(id_or_number).strip()
-    by_id = next((s for s in spans if s[SPAN_ID] == text), None)
-    if by_id is not None or isinstance(id_or_number, bool) or not _NUMBER.fullmatch(text):
-        return by_id
+    span = next((s for s in spans if s[SPAN_ID] == text), None)
+    if span is not None or isinstance(id_or_number, bool) or not _NUMBER.fullmatch(text):
+        return span
     number = int(text)
     return spans[number - 1] if 1 <= number <= len(spans) else None
 
@@ -94,10 +94,10 @@ class SpanFilter:
         )
 
     def _is_in_time(self, span: Span) -> bool:
-        since, until = normalize_utc_iso(self.since), normalize_utc_iso(self.until)
-        first, last = instants_of(span)
-        return (since is None or since <= last) and (
-            until is None or (bool(first) and first <= until)
+        since_iso, until_iso = normalize_utc_iso(self.since), normalize_utc_iso(self.until)
+        first_iso, last_iso = instants_of(span)
+        return (since_iso is None or since_iso <= last_iso) and (
+            until_iso is None or (bool(first_iso) and first_iso <= until_iso)
         )
 
     def _is_tagged(self, tags: Mapping[str, Any]) -> bool:
@@ -116,11 +116,11 @@ def _is_one_of(value: Any, allowed_values: Collection[str]) -> bool:
 def instants_of(span: Span) -> tuple[str, str]:
     """Return the first and the last instant of a span, in UTC; empty texts if it has no valid instant."""
     created_at = span.get("created_at")
-    first, last = (
+    first_iso, last_iso = (
         normalize_utc_iso(span.get(name) or created_at)
         for name in ("from_timestamp", "to_timestamp")
     )
-    return first or "", last or ""
+    return first_iso or "", last_iso or ""
 
 
 def newest_first(spans: Iterable[Span]) -> list[Span]:
@@ -132,12 +132,12 @@ def neighbours(spans: Iterable[Span], matches: Iterable[Span], hops: int) -> lis
     """Return the spans that are at most `hops` places in time from a found span, except found spans."""
     ordered_spans = newest_first(spans)
     match_ids = {span[SPAN_ID] for span in matches}
-    positions = [at for at, span in enumerate(ordered_spans) if span[SPAN_ID] in match_ids]
-    indexes = sorted({at + step for at in positions for step in range(-hops, hops + 1)})
+    positions = [index for index, span in enumerate(ordered_spans) if span[SPAN_ID] in match_ids]
+    indexes = sorted({index + step for index in positions for step in range(-hops, hops + 1)})
     return [
-        ordered_spans[at]
-        for at in indexes
-        if 0 <= at < len(ordered_spans) and ordered_spans[at][SPAN_ID] not in match_ids
+        ordered_spans[index]
+        for index in indexes
+        if 0 <= index < len(ordered_spans) and ordered_spans[index][SPAN_ID] not in match_ids
     ]
 
 
@@ -386,8 +386,8 @@ class Memories:
         """Return the owners of the memories that a request searches."""
         if payload.text("target_run_id") or payload.choice("scope", *SCOPES, ALL) != ALL:
             return [self.owner_to_write(payload)]
-        owners = {owner.run_id: owner for owner in map(self._of, SCOPES)}
-        return [*owners.values()]
+        owners_by_id = {owner.run_id: owner for owner in map(self._of, SCOPES)}
+        return [*owners_by_id.values()]
 
     def _of(self, scope: str) -> RunState:
         return self.run if scope == RUN else self.shared.owner(self.run, scope)

@@ -146,8 +146,8 @@ def _check_wires(drawing: Drawing, findings: DrawingFindings) -> None:
         if wires_out[wire.source, wire.out] == 2:  # noqa: PLR2004
             remedy = "Remove one, or put a sequence or a parallel node in between"
             findings.at_wire(wire, "another edge of execution comes from this pin, too", remedy)
-        exits = _OUTS.get(node.type, OUT_OF_CONTROL)
-        if node.type in TYPES and not re.fullmatch(exits, wire.out):
+        exits_pattern = _OUTS.get(node.type, OUT_OF_CONTROL)
+        if node.type in TYPES and not re.fullmatch(exits_pattern, wire.out):
             problem = f"execution never leaves a node {node.type!r} by {wire.out!r}"
             findings.at_wire(wire, problem, "Connect another pin")
 
@@ -207,19 +207,19 @@ def check_bodies(drawing: Drawing, findings: DrawingFindings) -> None:
 
 
 def _out_of_bodies(
-    root: str,
+    root_id: str,
     ways: Mapping[str, list[DrawnWire]],
     nodes: Mapping[str, DrawnNode],
     finished_nodes: set[str],
 ) -> Iterator[DrawnWire]:
-    """Yield the wires from bodies back to their loops, on all ways from `root`.
+    """Yield the wires from bodies back to their loops, on all ways from `root_id`.
 
     `depths` has the nodes on the current way by their places in it, `bodies` the places of the loops whose
     bodies the way is in.
     """
-    depths: dict[str, int] = {root: 0}
+    depths: dict[str, int] = {root_id: 0}
     bodies: list[int] = []
-    iterators = [iter(ways.get(root, ()))]
+    iterators = [iter(ways.get(root_id, ()))]
     while iterators:
         wire = next(iterators[-1], None)
         if wire is None:

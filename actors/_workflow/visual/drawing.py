@@ -228,11 +228,11 @@ class _ControlPins:
         self.nodes = nodes
         self._pins: dict[tuple[str, str], frozenset[str]] = {}
 
-    def has(self, node: str, side: str, pin: str) -> bool:
+    def has(self, node_id: str, side: str, pin: str) -> bool:
         """Return True if the node declares this pin as a pin of execution."""
-        if (node, side) not in self._pins:
-            self._pins[node, side] = self.nodes[node].control_pins(side)
-        return pin in self._pins[node, side]
+        if (node_id, side) not in self._pins:
+            self._pins[node_id, side] = self.nodes[node_id].control_pins(side)
+        return pin in self._pins[node_id, side]
 
 
 def _wire(raw: Any, index: int, pins: _ControlPins, findings: DrawingFindings) -> DrawnWire | None:

@@ -36,20 +36,20 @@ class FrameStack:
         """Return the innermost frame, which may be changed, or None if there is no frame."""
         return next(reversed(self._frames()), None)
 
-    def push(self, node: str, kind: str, **progress: Any) -> None:
+    def push(self, node_id: str, kind: str, **progress: Any) -> None:
         """Begin a frame. A frame of the same node in this branch is left first, with all frames within it."""
         frames = self._frames()
         for depth in reversed(range(len(frames))):
             if frames[depth]["kind"] == FORK:
                 break
-            if frames[depth]["node"] == node:
+            if frames[depth]["node"] == node_id:
                 self._leave(depth)
                 break
         limits = self._data.get("limits", {})
-        for name in [n for n, counter in limits.items() if node in counter["scope"]]:
+        for name in [n for n, counter in limits.items() if node_id in counter["scope"]]:
             del limits[name]
         frames_data = self._data.setdefault("frames", {})
-        frames_data[str(len(frames_data))] = {"node": node, "kind": kind, **progress}
+        frames_data[str(len(frames_data))] = {"node": node_id, "kind": kind, **progress}
 
     def pop(self) -> None:
         """Leave the innermost frame."""
@@ -61,17 +61,17 @@ class FrameStack:
         forks = [depth for depth, frame in enumerate(frames) if frame["kind"] == FORK]
         self._leave(forks[-1] + 1 if forks else 0)
 
-    def count(self, node: str, maximum: int) -> int | None:
+    def count(self, node_id: str, maximum: int) -> int | None:
         """Count a pass of a limit; return the count. At the limit return None and start the count again.
 
         A count belongs to the current passes of the loops that contain the limit.
         """
         scope = {frame["node"]: frame["index"] for frame in self._frames() if "index" in frame}
         limits = self._data.setdefault("limits", {})
-        counter = limits.get(node) or {}
+        counter = limits.get(node_id) or {}
         passes = counter["count"] if counter.get("scope") == scope else 0
         is_reached = passes >= maximum
-        limits[node] = {"scope": scope, "count": 0 if is_reached else passes + 1}
+        limits[node_id] = {"scope": scope, "count": 0 if is_reached else passes + 1}
         return None if is_reached else passes + 1
 
 
@@ -80,9 +80,9 @@ PLACE: Final = f"{TEMP}.{FLOW}"
 _BY_NODE: Final = frozenset({"outputs", "results", "routes", "limits", "frames"})
 
 
-def result_key_of(node: str) -> str:
+def result_key_of(node_id: str) -> str:
     """Return the place of the result of a node's effect. Dots in the node's name do not nest."""
-    return f"{PLACE}.results.{_escape(node)}"
+    return f"{PLACE}.results.{_escape(node_id)}"
 
 
 def _escape(name: str) -> str:
@@ -169,25 +169,25 @@ class FlowState:
         self._data["ended"] = output
         self.frames.leave_branch()
 
-    def outputs(self, node: str) -> dict[str, Any] | None:
+    def outputs(self, node_id: str) -> dict[str, Any] | None:
         """Return the outputs of a node, or None if it was not executed or no node reads them."""
-        outputs = self._data.get("outputs", {}).get(node)
+        outputs = self._data.get("outputs", {}).get(node_id)
         return outputs if isinstance(outputs, dict) else None
 
-    def keep(self, node: str, outputs: dict[str, Any]) -> None:
+    def keep(self, node_id: str, outputs: dict[str, Any]) -> None:
         """Store the outputs of a node, in place of the result of its effect."""
-        self._data.get("results", {}).pop(_escape(node), None)
-        self._part("outputs")[node] = outputs
+        self._data.get("results", {}).pop(_escape(node_id), None)
+        self._part("outputs")[node_id] = outputs
 
-    def result(self, node: str) -> Any:
+    def result(self, node_id: str) -> Any:
         """Return the result of a node's effect, or `...` if it has none: a result may be None."""
-        return self._data.get("results", {}).get(_escape(node), ...)
+        return self._data.get("results", {}).get(_escape(node_id), ...)
 
-    def route(self, node: str) -> int | None:
+    def route(self, node_id: str) -> int | None:
         """Return the number of the way by which a node was reached, or None if the way has no number."""
-        number = self._data.get("routes", {}).get(node)
+        number = self._data.get("routes", {}).get(node_id)
         return number if isinstance(number, int) else None
 
-    def take_route(self, node: str, number: int) -> None:
+    def take_route(self, node_id: str, number: int) -> None:
         """Store the number of the way by which a node is reached next."""
-        self._part("routes")[node] = number
+        self._part("routes")[node_id] = number

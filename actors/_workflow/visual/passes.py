@@ -117,15 +117,17 @@ def _with_references(node: DrawnNode, source_of: Any) -> DrawnNode:
     for pin, route, reference in override_references(node):
         source = source_of(reference)
         if source is not None:
-            by_route = overrides.setdefault(pin, {})
-            by_route[route] = {"sourceNodeId": source[0], "sourceHandle": source[1]}
+            references_by_route = overrides.setdefault(pin, {})
+            references_by_route[route] = {"sourceNodeId": source[0], "sourceHandle": source[1]}
     return replace(node, data={**node.data, "inputRouteOverrides": overrides})
 
 
 def override_references(node: DrawnNode) -> Iterator[tuple[str, str, Pin]]:
     """Yield input pin, key of a route, and the source of the pin's value on this route."""
-    for pin, by_route in node.part("inputRouteOverrides").items():
-        for route, reference in (by_route if isinstance(by_route, dict) else {}).items():
+    for pin, references_by_route in node.part("inputRouteOverrides").items():
+        for route, reference in (
+            references_by_route if isinstance(references_by_route, dict) else {}
+        ).items():
             if not isinstance(reference, dict):
                 continue
             source = reference.get("sourceNodeId") or reference.get("source")
@@ -246,9 +248,9 @@ def _with_limited_routes(
         return node
     keys = {f"{source}::{out}": f"{name}::again" for (source, out), name in limit_names.items()}
     overrides = {
-        pin: {keys.get(key, key): reference for key, reference in by_route.items()}
-        for pin, by_route in node.part("inputRouteOverrides").items()
-        if isinstance(by_route, dict)
+        pin: {keys.get(key, key): reference for key, reference in references_by_route.items()}
+        for pin, references_by_route in node.part("inputRouteOverrides").items()
+        if isinstance(references_by_route, dict)
     }
     return replace(node, data={**node.data, "inputRouteOverrides": overrides})
 
@@ -294,11 +296,13 @@ def with_routes(drawing: Drawing, findings: DrawingFindings) -> Drawing:
             continue
         for number, (source, out) in enumerate(keys.values()):
             numbers[source, out, target] = number
-        for pin, by_route in overrides.items():
-            pin_by_number = {
-                number: by_route[key] for number, key in enumerate(keys) if key in by_route
+        for pin, pins_by_route in overrides.items():
+            pins_by_number = {
+                number: pins_by_route[key]
+                for number, key in enumerate(keys)
+                if key in pins_by_route
             }
-            new_wires += _add_mux(nodes, (target, pin), pin_by_number)
+            new_wires += _add_mux(nodes, (target, pin), pins_by_number)
             muxes[target, pin] = new_wires[-1].source
     routed_wires = [_with_route(wire, numbers, muxes) for wire in drawing.wires]
     return replace(drawing, nodes=nodes, wires=(*routed_wires, *new_wires))
@@ -367,7 +371,7 @@ def _overrides_of(
 
 
 def _add_mux(
-    nodes: dict[str, DrawnNode], pin: Pin, by_route: dict[int, Pin]
+    nodes: dict[str, DrawnNode], pin: Pin, pins_by_number: dict[int, Pin]
 ) -> Iterator[DrawnWire]:
     """Add the node that has an input for each route to a pin; yield its wires, the wire to the pin last."""
     target, name = pin
@@ -377,6 +381,6 @@ def _add_mux(
     if name in defaults:
         data["pinDefaults"] = {"fallback": defaults[name]}
     nodes[mux] = DrawnNode(mux, MUX, data)
-    for number, (source, out) in by_route.items():
+    for number, (source, out) in pins_by_number.items():
         yield DrawnWire(source, out, mux, f"in{number}", is_control=False)
     yield DrawnWire(mux, "out", target, name, is_control=False)

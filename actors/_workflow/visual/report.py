@@ -119,15 +119,15 @@ def report_flow(source: str | Path | bytes | Mapping[str, Any]) -> FlowReport:
         NodeReport(id=node.id, type=node.type, needs=_needs(node), is_known=node.type in KNOWN)
         for node in drawn_nodes
     ]
-    by_index = {d.index: node for d, node in zip(drawn_nodes, nodes, strict=True)}
-    by_id = {node.id: node for node in nodes}
+    nodes_by_index = {d.index: node for d, node in zip(drawn_nodes, nodes, strict=True)}
+    nodes_by_id = {node.id: node for node in nodes}
     others: list[FlowFinding] = []
     try:
         findings = compile_drawing(data, file)[1]
     except FlowError as exc:
         findings = [*exc.findings]
     for finding in findings:
-        node = _node_at(finding.pointer, data, by_index, by_id)
+        node = _node_at(finding.pointer, data, nodes_by_index, nodes_by_id)
         (others if node is None else node.findings).append(finding)
     if all(finding.level == "warning" for finding in others):
         nodes = [replace(node, is_known=True) for node in nodes]  # the unknown ones are decoration
@@ -144,8 +144,8 @@ def _needs(node: DrawnNode) -> str:
 def _node_at(
     pointer: str,
     data: Mapping[str, Any],
-    by_index: Mapping[int | None, NodeReport],
-    by_id: Mapping[str, NodeReport],
+    nodes_by_index: Mapping[int | None, NodeReport],
+    nodes_by_id: Mapping[str, NodeReport],
 ) -> NodeReport | None:
     """Return the node at a JSON pointer, or None. The node of an edge is its source."""
     steps = pointer.split("/")[1:3]
@@ -153,9 +153,9 @@ def _node_at(
         return None
     index = int(steps[1])
     if steps[0] == "nodes":
-        return by_index.get(index)
+        return nodes_by_index.get(index)
     if steps[0] != "edges":
         return None
     edge = data["edges"][index]
     source = edge.get("source") if isinstance(edge, dict) else None
-    return by_id.get(source) if isinstance(source, str) else None
+    return nodes_by_id.get(source) if isinstance(source, str) else None

@@ -237,14 +237,14 @@ def spec_of(flows: str, name: str) -> WorkflowSpec:
     """
     served_object = find_served(flows)
     parts = served_object if isinstance(served_object, list | tuple) else [served_object]
-    specs = {part.workflow_id: part for part in parts if isinstance(part, WorkflowSpec)}
+    specs_by_id = {part.workflow_id: part for part in parts if isinstance(part, WorkflowSpec)}
     for part in parts:
         if are_flows(part):
-            specs |= part.specs
-    if name not in specs:
-        remedy = f"It has: {', '.join(specs) or 'no flow'}"
+            specs_by_id |= part.specs
+    if name not in specs_by_id:
+        remedy = f"It has: {', '.join(specs_by_id) or 'no flow'}"
         raise ServeError(flows, f"it has no flow {name!r}", remedy)
-    return specs[name]
+    return specs_by_id[name]
 
 
 def _state_cells(state: RunState) -> tuple[str, ...]:
@@ -254,8 +254,8 @@ def _state_cells(state: RunState) -> tuple[str, ...]:
         else [branch.node for branch in state.fork.branches]
     )
     variables = {name: value for name, value in state.vars.items() if not name.startswith("_")}
-    at = state.updated_at[:19].replace("T", " ")
-    return at, ", ".join(nodes), state.status.value, short(variables)
+    instant_text = state.updated_at[:19].replace("T", " ")
+    return instant_text, ", ".join(nodes), state.status.value, short(variables)
 
 
 StoreArg = Annotated[Path, Parameter(help="Folder (JSON files) or SQLite file of the stores.")]

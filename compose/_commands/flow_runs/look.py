@@ -157,10 +157,19 @@ async def print_ledger(
 
 def _cells(n: int, record: dict[str, Any]) -> tuple[str, ...]:
     effect = record.get("effect") or {}
-    at = str(record.get("ended_at") or record.get("started_at") or "")[:19].replace("T", " ")
+    instant_text = str(record.get("ended_at") or record.get("started_at") or "")[:19].replace(
+        "T", " "
+    )
     result = record.get("error") or record.get("result")
     kind = str(effect.get("type") or "")
-    return str(n), at, str(record.get("node_id")), str(record.get("status")), kind, short(result)
+    return (
+        str(n),
+        instant_text,
+        str(record.get("node_id")),
+        str(record.get("status")),
+        kind,
+        short(result),
+    )
 
 
 async def verify(

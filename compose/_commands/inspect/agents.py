@@ -373,8 +373,8 @@ async def tap(
         async with asyncio.timeout(seconds), listen(url, settings, message_filter) as traffic:
             async for message in traffic:
                 if target.json:
-                    at = SystemClock().now().isoformat()
-                    print_json({"at": at, **message.to_json(body=body)}, compact=True)
+                    instant_text = SystemClock().now().isoformat()
+                    print_json({"at": instant_text, **message.to_json(body=body)}, compact=True)
                 else:
                     _show_message(out, message, body=body)
                 line_count += 1
@@ -386,8 +386,8 @@ async def tap(
 
 
 def _show_message(out: Console, message: TrafficMessage, *, body: bool) -> None:
-    at = SystemClock().now().strftime("%H:%M:%S.%f")[:12]
-    line = Text(f"{at}  ", "dim")
+    instant_text = SystemClock().now().strftime("%H:%M:%S.%f")[:12]
+    line = Text(f"{instant_text}  ", "dim")
     line += Text(f"{message.kind:7}", STYLES.get(message.kind, "green"))
     line += Text(f" {message.place}", "bold")
     facts = {

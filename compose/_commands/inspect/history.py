@@ -155,13 +155,13 @@ def _exported_turns(file: str, agent: AgentId, session: str) -> list[Turn]:
     with reading(file) as lines:
         runs = [run for run in read_export(lines, file=file) if run.row.agent_id == agent]
     # Model calls of several runs saw the same turn, so that the export has it several times.
-    turns = {turn.ordinal: turn for run in runs for turn in run.turns.get(session, ())}
-    if not turns:
+    turns_by_ordinal = {turn.ordinal: turn for run in runs for turn in run.turns.get(session, ())}
+    if not turns_by_ordinal:
         names = sorted({name for run in runs for name in run.turns})
         names_text = ", ".join(names) or "none"
         msg = f"{file} holds no turn of session {session!r} of {agent} (its sessions there: {names_text})"
         raise NoDataError(f"{msg}: name another with --session, or export a run of the agent")
-    return [turns[ordinal] for ordinal in sorted(turns)]
+    return [turns_by_ordinal[ordinal] for ordinal in sorted(turns_by_ordinal)]
 
 
 def print_turn(turn: Turn, *, is_full: bool) -> None:
@@ -508,7 +508,7 @@ def _step_row(step: CompactionStep) -> tuple[object, ...]:
 
 
 def _report_to_json(report: WindowReport) -> dict[str, Any]:
-    steps = "strategy=name kept dropped changed added tokens_before tokens_after would_ask"
+    columns_text = "strategy=name kept dropped changed added tokens_before tokens_after would_ask"
     return {
         "made": "now",
         **pick(report, "agent session model context_size history turns read"),
@@ -516,7 +516,7 @@ def _report_to_json(report: WindowReport) -> dict[str, Any]:
         "budget": None if report.budget is None else pick(report.budget, "tokens target"),
         "parts": [pick(part, "name count tokens") for part in report.parts],
         "tokens": report.tokens,
-        "steps": [pick(step, steps) for step in report.steps],
+        "steps": [pick(step, columns_text) for step in report.steps],
     }
 
 

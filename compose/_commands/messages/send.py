@@ -163,12 +163,12 @@ def _asks_the_broker(nats_url: str | None, target: Target) -> bool:
     Raises:
         ContractError: The options name both.
     """
-    by_database = target.postgres_url is not None or target.data is not None
-    if nats_url is not None and by_database:
+    names_a_database = target.postgres_url is not None or target.data is not None
+    if nats_url is not None and names_a_database:
         raise ContractError("--nats-url asks through the gateway: leave --postgres-url and --data")
     databases = {"CALLBOARD_POSTGRES_URL", "CALLBOARD_DATA_DIR"}
     has_only_a_broker = "CALLBOARD_NATS_URL" in os.environ and databases.isdisjoint(os.environ)
-    return nats_url is not None or (has_only_a_broker and not by_database)
+    return nats_url is not None or (has_only_a_broker and not names_a_database)
 
 
 def _gateway(broker: NatsTarget, tenant: str, publisher: str, timeout_s: float) -> ActorClient:

@@ -173,10 +173,12 @@ async def deny(
     return await _decide("denied", approval, target, by=by, comment=comment)
 
 
-async def _decide(word: str, approval: str, target: Target, *, by: str | None, comment: str) -> int:
+async def _decide(
+    word: str, approval_id: str, target: Target, *, by: str | None, comment: str
+) -> int:
     async with target.client() as runtime:
         request = await runtime.approvals.decide(
-            approval, approve=word == "approved", by=by or user_name(), comment=comment
+            approval_id, approve=word == "approved", by=by or user_name(), comment=comment
         )
     return target.tell(
         {"id": request.id, "run": request.run_id, "status": word},

@@ -72,8 +72,8 @@ async def artifacts(
         report = await _agent_runtime(runtime, app, tenant).cleanup_artifacts(
             session, not apply, include_all, age, max_bytes
         )
-    names = "session=session_id name kind run_id artifact_id bytes=size_bytes at reason"
-    rows = [pick(candidate, names) for candidate in report.candidates]
+    columns_text = "session=session_id name kind run_id artifact_id bytes=size_bytes at reason"
+    rows = [pick(candidate, columns_text) for candidate in report.candidates]
     return _show(target, report, rows, "session name kind bytes at reason")
 
 
@@ -106,8 +106,11 @@ async def tasks(
         report = await _agent_runtime(runtime, app, tenant).cleanup_project_tasks(
             project, not apply, include_failed, include_cancelled, age
         )
-    names = "session=session_id task run_id agent=agent_id status entries bytes=size_bytes ended_at reason"
-    rows = [pick(candidate, names) for candidate in report.candidates]
+    columns_text = (
+        "session=session_id task run_id agent=agent_id "
+        "status entries bytes=size_bytes ended_at reason"
+    )
+    rows = [pick(candidate, columns_text) for candidate in report.candidates]
     return _show(target, report, rows, "session task run_id status entries bytes reason")
 
 
@@ -125,16 +128,16 @@ def _show(
     target: Target,
     report: ArtifactCleanup | TaskCleanup,
     candidates: Sequence[dict[str, JsonValue]],
-    names: str,
+    columns_text: str,
 ) -> int:
-    """Print candidates: as JSON with all attributes, or as a table with the columns `names`."""
+    """Print candidates: as JSON with all attributes, or as a table with the columns `columns_text`."""
     if target.json:
         size = report.size_bytes
         print_json({"dry_run": report.is_dry_run, "bytes": size, "candidates": [*candidates]})
         return Exit.OK
-    columns = names.split()
-    rows = [[candidate[column] for column in columns] for candidate in candidates]
-    print_table(columns, rows, empty="there is nothing to remove")
+    column_names = columns_text.split()
+    rows = [[candidate[column] for column in column_names] for candidate in candidates]
+    print_table(column_names, rows, empty="there is nothing to remove")
     if candidates:
         is_dry_run = report.is_dry_run
         outcome = "would be removed: give --apply to do it" if is_dry_run else "were removed"

@@ -232,5 +232,5 @@ def _write(file: TextIO, letters: Sequence[DeadLetter]) -> None:
 
 
 def _to_json(letter: DeadLetter) -> dict[str, JsonValue]:
-    names = "id agent=agent_id message reason attempts last_error times run=run_id at"
-    return pick(letter, names)
+    columns_text = "id agent=agent_id message reason attempts last_error times run=run_id at"
+    return pick(letter, columns_text)

@@ -194,12 +194,14 @@ async def delete(
     return target.tell({"name": name, "tenant": tenant, "deleted": True}, f"deleted {name}")
 
 
-def _parse_flow(flow: str, variables: str) -> tuple[str, str, dict[str, Any]]:
+def _parse_flow(flow_address: str, vars_json: str) -> tuple[str, str, dict[str, Any]]:
     """Return the app, the flow and the variables of the runs that ticks start."""
-    app, _, flow_name = flow.partition("/")
+    app, _, flow_name = flow_address.partition("/")
     if not flow_name or ":" in flow_name:
-        raise ContractError(f"--flow {flow!r} is not a flow: give APP/FLOW, such as billing/refund")
-    flow_vars = opt.parse_json(variables, what="--vars")
+        raise ContractError(
+            f"--flow {flow_address!r} is not a flow: give APP/FLOW, such as billing/refund"
+        )
+    flow_vars = opt.parse_json(vars_json, what="--vars")
     if not isinstance(flow_vars, dict):
         raise ContractError("--vars: give a JSON object, such as '{\"order\": 7}'")
     return app, flow_name, flow_vars
@@ -210,8 +212,8 @@ def _instant(text: str) -> datetime:
         at = datetime.fromisoformat(text)
         at.astimezone(UTC)  # raises if the instant in UTC is after the year 9999
     except (ValueError, OverflowError) as exc:
-        words = f"--at {text!r} is not an instant: give ISO 8601, as 2027-03-01T09:00:00+01:00"
-        raise InvalidScheduleError(words) from exc
+        msg = f"--at {text!r} is not an instant: give ISO 8601, as 2027-03-01T09:00:00+01:00"
+        raise InvalidScheduleError(msg) from exc
     return at
 
 

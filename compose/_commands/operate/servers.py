@@ -308,8 +308,8 @@ async def _search_indexes(target: Target) -> AsyncIterator[SearchIndexes]:
 
 
 def _table(scopes: list[SearchScope], target: Target) -> None:
-    names = "store tenant name rows dimensions state percent size_bytes"
-    target.table(scopes, names, _COLUMNS, _row, empty="no large collection, and no index")
+    columns_text = "store tenant name rows dimensions state percent size_bytes"
+    target.table(scopes, columns_text, _COLUMNS, _row, empty="no large collection, and no index")
 
 
 def _row(scope: SearchScope) -> tuple[object, ...]:

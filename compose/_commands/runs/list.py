@@ -231,24 +231,24 @@ async def show(run: opt.RunIdArg, /, *, target: Target = HERE) -> None:
         say(f"  {command} --value JSON | --retry | --fail")
 
 
-async def known_run(runtime: Runtime, run: str) -> RunRow:
+async def known_run(runtime: Runtime, run_id: str) -> RunRow:
     """Return the run's row.
 
     Raises:
         UnknownRunError: The store has no such run.
     """
-    return await row_of(runtime.store, known_id(run))
+    return await row_of(runtime.store, known_id(run_id))
 
 
 @asynccontextmanager
-async def open_run(target: Target, run: str) -> AsyncIterator[tuple[Runtime, RunRow]]:
+async def open_run(target: Target, run_id: str) -> AsyncIterator[tuple[Runtime, RunRow]]:
     """Yield a client and the run's row.
 
     Raises:
         UnknownRunError: The store has no such run.
     """
     async with target.client() as runtime:
-        yield runtime, await known_run(runtime, run)
+        yield runtime, await known_run(runtime, run_id)
 
 
 def refuse_swept(row: RunRow) -> None:
@@ -263,11 +263,11 @@ def refuse_swept(row: RunRow) -> None:
 
 def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
     """Return the effects that were started and have no result, in the order of the log."""
-    effects: dict[str, OpenEffect] = {}
+    effects_by_position: dict[str, OpenEffect] = {}
     for entry in entries:
         if entry.kind in EXECUTES:
             payload = entry.payload
-            effects[entry.position] = OpenEffect(
+            effects_by_position[entry.position] = OpenEffect(
                 entry.position,
                 str(payload.get("effect", "")),
                 str(payload.get("name", "")),
@@ -276,11 +276,11 @@ def open_effects(entries: Iterable[RunLogEntry]) -> list[OpenEffect]:
                 entry.seq,
             )
         elif entry.kind in _ENDS:
-            effects.pop(entry.position, None)
+            effects_by_position.pop(entry.position, None)
         # The code starts again with empty positions, and awaits no effect of the generation before.
         elif entry.kind == K.RUN_CONTINUED:
-            effects.clear()
-    return list(effects.values())
+            effects_by_position.clear()
+    return list(effects_by_position.values())
 
 
 def in_doubt(row: RunRow, effects: Iterable[OpenEffect]) -> list[OpenEffect]:
@@ -330,8 +330,14 @@ async def log(
 
 def _cells(entry: RunLogEntry) -> tuple[str, ...]:
     payload = {key: value for key, value in entry.payload.items() if key not in ("hash", "id")}
-    at = entry.ts.isoformat(timespec="milliseconds")[:23].replace("T", " ")
-    return str(entry.seq), at, entry.kind, entry.position, short(payload) if payload else ""
+    instant_text = entry.ts.isoformat(timespec="milliseconds")[:23].replace("T", " ")
+    return (
+        str(entry.seq),
+        instant_text,
+        entry.kind,
+        entry.position,
+        short(payload) if payload else "",
+    )
 
 
 async def events(
@@ -418,14 +424,18 @@ class _EventPrinter:
         if event.attempt > self._attempt:
             say(f"attempt {event.attempt}")
         self._attempt = event.attempt
-        at = event.at[:23].replace("T", " ")
+        instant_text = event.at[:23].replace("T", " ")
         if event.kind == "end":
             say(f"the run has ended {event.name}: {short(event.data)}")
             return
         payload = event.data
         if isinstance(payload, dict):
             payload = {key: value for key, value in payload.items() if key not in ("hash", "id")}
-        say("  ".join((str(event.seq), at, event.name, event.position, short(payload or None))))
+        say(
+            "  ".join(
+                (str(event.seq), instant_text, event.name, event.position, short(payload or None))
+            )
+        )
 
     def _end_line(self) -> None:
         if self._is_inside:

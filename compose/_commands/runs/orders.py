@@ -107,7 +107,7 @@ async def _cancel_many(
     yes: bool,
 ) -> int:
     found_count = 0
-    asked_runs: dict[RunId, None] = {}
+    asked_run_ids: dict[RunId, None] = {}
     async with target.client() as runtime:
         with working("cancelling" if yes else "counting") as count:
             while page := await runtime.store.lists.runs(
@@ -116,15 +116,15 @@ async def _cancel_many(
                 found_count += len(page)
                 for row in page:
                     # A cancel reaches the whole tree below a run, and this or a later page lists it again.
-                    if yes and row.cancel_requested is None and row.run_id not in asked_runs:
+                    if yes and row.cancel_requested is None and row.run_id not in asked_run_ids:
                         report = await runtime.cancel(row.run_id, reason=reason)
-                        asked_runs |= dict.fromkeys(run for run, _ in report.runs)
+                        asked_run_ids |= dict.fromkeys(run for run, _ in report.runs)
                 count(found_count)
                 among = replace(among, after=page[-1].run_id)
-    text = f"found {found_count} run(s), asked {len(asked_runs)} to stop"
+    text = f"found {found_count} run(s), asked {len(asked_run_ids)} to stop"
     if not yes:
         text = f"{found_count} run(s) would be asked to stop, with what they spawned: give --yes to do it"
-    target.tell({"found": found_count, "asked_to_stop": list(asked_runs)}, text)
+    target.tell({"found": found_count, "asked_to_stop": list(asked_run_ids)}, text)
     return Exit.OK if yes or not found_count else Exit.FAILED
 
 
@@ -289,20 +289,16 @@ async def retry(run: RunIdArg, /, *, target: Target = HERE) -> int:
 
 async def _refuse_retry(runtime: Runtime, row: RunRow) -> None:
     """Raise ContractError, with the reason and the remedy, if the run cannot be retried."""
-    run = row.run_id
+    run_id = row.run_id
     if row.status.is_terminal:
-        msg = (
-            f"run {run} has ended {row.status}: only failed runs are retried; to execute a part of "
-        )
-        raise ContractError(f"{msg}it again: callboard runs fork {run} --at SEQ")
+        msg = f"run {run_id} has ended {row.status}: only failed runs are retried; to execute a part of "
+        raise ContractError(f"{msg}it again: callboard runs fork {run_id} --at SEQ")
     if row.parked:
         entries = [entry async for entry in runtime.entries(row.run_id)]
         doubtful_effects = in_doubt(row, open_effects(entries))
         if doubtful_effects:
             positions = ", ".join(effect.position for effect in doubtful_effects)
-            msg = (
-                f"run {run} is in doubt at {positions}: decide with `callboard runs resolve {run} "
-            )
+            msg = f"run {run_id} is in doubt at {positions}: decide with `callboard runs resolve {run_id} "
             raise ContractError(
                 f"{msg}{doubtful_effects[0].position} --value JSON | --retry | --fail`"
             )
@@ -310,9 +306,9 @@ async def _refuse_retry(runtime: Runtime, row: RunRow) -> None:
     if row.status is RunStatus.PENDING and row.attempt > 0:
         return
     reason = {RunStatus.PENDING: "it waits for its agent", RunStatus.RUNNING: "it executes"}.get(
-        row.status, f"it waits since {ago(row.updated_at)}, see `callboard runs show {run}`"
+        row.status, f"it waits since {ago(row.updated_at)}, see `callboard runs show {run_id}`"
     )
-    raise ContractError(f"run {run} has not failed: {reason}; there is nothing to retry")
+    raise ContractError(f"run {run_id} has not failed: {reason}; there is nothing to retry")
 
 
 async def fork(run: RunIdArg, /, *, at: Seq, copy: Count = 0, target: Target = HERE) -> int:
@@ -366,42 +362,42 @@ async def redrive(*runs: str, every: AllFlag = False, target: Target = HERE) -> 
     async with target.client() as runtime:
         if every:
             rows = await runtime.store.lists.runs(status=[RunStatus.FAILED], limit=_PAGE)
-            failed_runs = [row.run_id for row in rows if not row.swept]
+            failed_run_ids = [row.run_id for row in rows if not row.swept]
         else:
-            failed_runs = [await _failed_run(runtime, run) for run in runs]
-        new_runs = {run: await _redrive_run(runtime, run) for run in failed_runs}
-    is_done = every or all(isinstance(new, str) for new in new_runs.values())
+            failed_run_ids = [await _failed_run(runtime, run_id) for run_id in runs]
+        outcomes_by_run_id = {id_: await _redrive_run(runtime, id_) for id_ in failed_run_ids}
+    is_done = every or all(isinstance(outcome, str) for outcome in outcomes_by_run_id.values())
     lines = [
-        f"{old} continues as {new}" if isinstance(new, str) else str(new)
-        for old, new in new_runs.items()
+        f"{run_id} continues as {outcome}" if isinstance(outcome, str) else str(outcome)
+        for run_id, outcome in outcomes_by_run_id.items()
     ]
-    data = [_to_json(old, new) for old, new in new_runs.items()]
+    data = [_to_json(run_id, outcome) for run_id, outcome in outcomes_by_run_id.items()]
     target.tell(data, "\n".join(lines) or "no failed runs")
     return Exit.OK if is_done else Exit.FAILED
 
 
-async def _redrive_run(runtime: Runtime, run: RunId) -> RunId | AlreadyRedrivenError:
+async def _redrive_run(runtime: Runtime, run_id: RunId) -> RunId | AlreadyRedrivenError:
     """Redrive a run. Return the new run's id, or the refusal, so that the command continues with other runs."""
     try:
-        return await runtime.redrive_run(run)
+        return await runtime.redrive_run(run_id)
     except AlreadyRedrivenError as exc:
         return exc
 
 
-def _to_json(run: RunId, new: RunId | AlreadyRedrivenError) -> JsonValue:
-    if isinstance(new, AlreadyRedrivenError):
+def _to_json(run_id: RunId, outcome: RunId | AlreadyRedrivenError) -> JsonValue:
+    if isinstance(outcome, AlreadyRedrivenError):
         return {
-            "run": run,
+            "run": run_id,
             "redriven_as": None,
-            "given_back": list(new.given),
-            "left": list(new.left),
+            "given_back": list(outcome.given),
+            "left": list(outcome.left),
         }
-    return {"run": run, "redriven_as": new}
+    return {"run": run_id, "redriven_as": outcome}
 
 
-async def _failed_run(runtime: Runtime, run: str) -> RunId:
-    row = await known_run(runtime, run)
+async def _failed_run(runtime: Runtime, run_id: str) -> RunId:
+    row = await known_run(runtime, run_id)
     refuse_swept(row)
     if row.status is not RunStatus.FAILED:
-        raise ContractError(f"run {run} is {row.status}: only failed runs are redriven")
+        raise ContractError(f"run {run_id} is {row.status}: only failed runs are redriven")
     return row.run_id

@@ -235,8 +235,8 @@ def _screen(target: Target, settings: Settings) -> ChatScreen:
     if target.postgres_url is None and settings.data_dir is not None:
         where = f" --data {shlex.quote(str(settings.data_dir))}"
 
-    def decide(approval: str) -> str:
-        return f"callboard approvals approve {approval[:8]}{where} (or deny)"
+    def decide(approval_id: str) -> str:
+        return f"callboard approvals approve {approval_id[:8]}{where} (or deny)"
 
     return TextScreen(console(), decide)
 

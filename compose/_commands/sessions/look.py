@@ -73,12 +73,12 @@ async def list_all(
     label = None if project is None else str(project_folder(project))
     async with sessions_of(target, app, tenant) as agents:
         rows = await agents.sessions(limit=limit, before=before_at)
-    names = (
+    columns_text = (
         "agent=agent_id title owner project open_runs active_node=head last_fact created_at last_at"
     )
     target.table(
         [row for row in rows if label in (None, row.project)],
-        lambda row: {"session": row.agent_id.key, **pick(row, names)},
+        lambda row: {"session": row.agent_id.key, **pick(row, columns_text)},
         ("session", "title", "owner", "project", "open runs", "active node", "changed", "begun"),
         lambda row: (
             row.agent_id.key,
@@ -255,18 +255,18 @@ def tree_of(turns: Sequence[Turn], head: str | None) -> Iterator[NodeLine]:
         turns: All nodes of a session, oldest first.
         head: Id of the active node.
     """
-    by_id = {turn.id: turn for turn in turns}
+    turns_by_id = {turn.id: turn for turn in turns}
     children_by_parent: defaultdict[str | None, list[Turn]] = defaultdict(list)
     for turn in turns:
-        children_by_parent[turn.parent if turn.parent in by_id else None].append(turn)
-    path, node = set[str](), head
-    while node is not None and node in by_id:
-        path.add(node)
-        node = by_id[node].parent
+        children_by_parent[turn.parent if turn.parent in turns_by_id else None].append(turn)
+    path_ids, node_id = set[str](), head
+    while node_id is not None and node_id in turns_by_id:
+        path_ids.add(node_id)
+        node_id = turns_by_id[node_id].parent
     stack = [*reversed(list(_mark_children(children_by_parent[None], "")))]
     while stack:
         turn, marks, prefix = stack.pop()
-        yield NodeLine(turn, marks, turn.id == head, turn.id in path)
+        yield NodeLine(turn, marks, turn.id == head, turn.id in path_ids)
         stack += reversed(list(_mark_children(children_by_parent[turn.id], prefix)))
 
 

@@ -263,8 +263,8 @@ def _run_waiting(payload: dict[str, Any]) -> str:
 
 
 def _attempt_failed(payload: dict[str, Any]) -> str:
-    at = payload["retry_at"][:19].replace("T", " ")
-    return f"attempt {payload['attempt']} failed: {_why(payload)}; again at {at} UTC"
+    instant_text = payload["retry_at"][:19].replace("T", " ")
+    return f"attempt {payload['attempt']} failed: {_why(payload)}; again at {instant_text} UTC"
 
 
 def _why(payload: dict[str, Any]) -> str:

@@ -240,9 +240,9 @@ class Chat:
             for task in self._question_tasks.values():
                 task.cancel()
 
-    async def _follow_child(self, run_id: str, child: str, depth: int) -> None:
+    async def _follow_child(self, run_id: str, child_id: str, depth: int) -> None:
         run = await self.agents.run(run_id)
-        async for event in run.child_events(child):
+        async for event in run.child_events(child_id):
             self._show(event, depth, run_id)
 
     async def _decide(self, run_id: str, payload: dict[str, Any], depth: int) -> None:
@@ -342,9 +342,9 @@ class Commands:
             self._refuse(str(exc))
 
     async def _show_nodes(self) -> None:
-        agents, session = self.talk.agents, self.talk.session_id
-        row = await agents.session(session)
-        for line in tree_of(await all_nodes(agents, session), row.head):
+        agents, session_id = self.talk.agents, self.talk.session_id
+        row = await agents.session(session_id)
+        for line in tree_of(await all_nodes(agents, session_id), row.head):
             style = "bold" if line.is_active else "" if line.is_on_path else "dim"
             self.talk.note(node_text(line), style=style)
 
@@ -352,9 +352,9 @@ class Commands:
         if not node:
             self._refuse("give a prefix of a node's id: /nodes lists them")
             return
-        agents, session = self.talk.agents, self.talk.session_id
-        active_node = await find_node(agents, session, node)
-        await agents.switch_context(session, active_node.id)
+        agents, session_id = self.talk.agents, self.talk.session_id
+        active_node = await find_node(agents, session_id, node)
+        await agents.switch_context(session_id, active_node.id)
         self.talk.note(f"the next message continues from {active_node.id[:8]}")
 
     async def _say_again(self, text: str | None) -> None:
@@ -368,9 +368,9 @@ class Commands:
             self._refuse("nothing was said yet")
             return
         last_position = positions[-1]
-        parent = path[last_position - 1].id if last_position else ROOT
+        parent_id = path[last_position - 1].id if last_position else ROOT
         message = path[last_position].message.text if text is None else text
-        await self.talk.say(message, parent_node=parent)
+        await self.talk.say(message, parent_node=parent_id)
 
     def _choose_mode(self, name: str) -> None:
         mode_names = ", ".join(self.modes) or "not known here"

@@ -56,8 +56,8 @@ def web_tools(*, allow_private: bool) -> list[Tool]:
                 url = urljoin(url, page["location"])
         raise FetchRefusedError(url, f"there are more than {MAX_REDIRECTS} redirects")
 
-    words = f"at most {MAX_PAGE_BYTES} bytes, within {FETCH_LIMIT_S:g} s"
-    description = f"Fetch a page by GET and return its text: {words}. Redirects are followed."
+    limits_text = f"at most {MAX_PAGE_BYTES} bytes, within {FETCH_LIMIT_S:g} s"
+    description = f"Fetch a page by GET and return its text: {limits_text}. Redirects are followed."
     return [Tool("fetch_url", description, fetch_url, idempotent=True, timeout_s=FETCH_LIMIT_S)]
 
 

@@ -271,9 +271,9 @@ async def give_answers(
     Raises:
         AnswerError: An answer does not fit.
     """
-    results = {answer.call_id: answer for answer in agui_input.answers}
+    answers_by_call_id = {answer.call_id: answer for answer in agui_input.answers}
     interrupt_ids = {entry.interrupt_id for entry in agui_input.resume}
-    answer_ids = interrupt_ids | results.keys()
+    answer_ids = interrupt_ids | answers_by_call_id.keys()
     for row in await last_runs_of(call, session):
         tree = await tree_of(call, session, row.run_id)
         if answer_ids & tree.answerable_ids:
@@ -282,18 +282,18 @@ async def give_answers(
         raise _unknown_answers(sorted(answer_ids))
     # A client may send the decision of an interrupt as the result of its tool call, too.
     for call_id in tree.calls_of(interrupt_ids) - interrupt_ids:
-        results.pop(call_id, None)
+        answers_by_call_id.pop(call_id, None)
     call_ids = tree.calls.keys()
     if unknown_ids := sorted(
-        (results.keys() - call_ids) | (interrupt_ids - (tree.answerable_ids - call_ids))
+        (answers_by_call_id.keys() - call_ids) | (interrupt_ids - (tree.answerable_ids - call_ids))
     ):
         raise _unknown_answers(unknown_ids)
     # The protocol requires the answers to all open interrupts in one input.
     refuse_open(await open_interrupts(call.runtime, tree.run_ids) - interrupt_ids)
     # All decisions are validated before the first answer is delivered.
     decisions = [(entry, _is_approval(entry)) for entry in agui_input.resume]
-    client_call_ids = {id_ for id_ in results if tree.calls[id_].is_asked}
-    for id_ in results.keys() - client_call_ids:
+    client_call_ids = {id_ for id_ in answers_by_call_id if tree.calls[id_].is_asked}
+    for id_ in answers_by_call_id.keys() - client_call_ids:
         if not tree.calls[id_].is_done:
             raise _answer_error(
                 "not_a_client_tool", id_, "this tool is executed by the server", _WITHOUT
@@ -301,7 +301,7 @@ async def give_answers(
     for entry, approve in decisions:
         await _decide(call, entry, approve, tree)
     for id_ in client_call_ids:
-        await call.runtime.approvals.give(row.run_id, id_, results[id_].result())
+        await call.runtime.approvals.give(row.run_id, id_, answers_by_call_id[id_].result())
     delivered_ids = frozenset(interrupt_ids | client_call_ids)
     gate = Gate(delivered_ids, None, agui_input.known_messages, agui_input.known_results)
     return (row.run_id, gate) if delivered_ids else None
@@ -451,10 +451,10 @@ async def tree_of(call: WebCall, session: FoundSession, run_id: RunId) -> RunTre
     # Events of descendants are in their own logs, not in the session's.
     while child_starts:
         payload: Any = child_starts.pop(0).payload
-        child, agent = RunId(payload["child"]), AgentId.parse(payload["agent"])
+        child_id, agent = RunId(payload["child"]), AgentId.parse(payload["agent"])
         names = call.runtime.hidden_names
-        translator = RunTranslator(session.agent.key, child, agent, names)
-        async for entry in call.runtime.entries(child):
+        translator = RunTranslator(session.agent.key, child_id, agent, names)
+        async for entry in call.runtime.entries(child_id):
             child_starts += [
                 event for event in await translator.of(entry) if _adds_child(tree, event)
             ]

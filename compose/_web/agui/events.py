@@ -72,7 +72,7 @@ class RunTree:
     """Translates session events of a run and its descendants into AG-UI events.
 
     Args:
-        root: The run.
+        root_id: The run's id.
         messages: The messages that the client shows.
         answered_ids: Ids of interrupts and calls that the client has answered. None of them is pending.
 
@@ -82,11 +82,15 @@ class RunTree:
     """
 
     def __init__(
-        self, root: str, *, messages: ShownMessages | None = None, answered_ids: Iterable[str] = ()
+        self,
+        root_id: str,
+        *,
+        messages: ShownMessages | None = None,
+        answered_ids: Iterable[str] = (),
     ) -> None:
-        self._root, self._messages = root, messages or ShownMessages()
+        self._root_id, self._messages = root_id, messages or ShownMessages()
         self._answered_ids = frozenset(answered_ids)
-        self._runs: dict[str, RunEvents] = {root: RunEvents(root)}
+        self._runs: dict[str, RunEvents] = {root_id: RunEvents(root_id)}
         self.subagents: dict[str, Subagent] = {}
         self.end: RunPhase | None = None
         self._result: Any = None
@@ -94,12 +98,12 @@ class RunTree:
     @property
     def run_ids(self) -> tuple[str, ...]:
         """Ids of the runs, the root first."""
-        return (self._root, *self.subagents)
+        return (self._root_id, *self.subagents)
 
     @property
     def calls(self) -> dict[str, KnownCall]:
         """The root's tool calls, by their ids."""
-        return self._runs[self._root].calls
+        return self._runs[self._root_id].calls
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -146,50 +150,50 @@ class RunTree:
             return
         yield from run.of(event)
         if event.type == "child_started":
-            child = payload["child"]
-            self._runs[child] = RunEvents(child, child)
+            child_id = payload["child"]
+            self._runs[child_id] = RunEvents(child_id, child_id)
             name = str(payload["agent"]).partition("/")[0].rpartition(":")[2]
-            self.subagents[child] = Subagent(name, event.run_id)
-            yield self._start_event(child)
+            self.subagents[child_id] = Subagent(name, event.run_id)
+            yield self._start_event(child_id)
         elif event.type == "child_finished":
             yield from self._finish(payload["child"], payload)
         elif event.type in ENDS or event.type == "run_dequeued":
             status = ENDS.get(event.type, "cancelled")
             yield from run.close()
-            if event.run_id == self._root:
+            if event.run_id == self._root_id:
                 self.end, self._result = status, payload
             else:
                 yield from self._finish(event.run_id, {**payload, "status": status})
 
-    def _start_event(self, child: str) -> SubagentStartedEvent:
-        subagent = self.subagents[child]
-        parent = None if subagent.parent == self._root else subagent.parent
+    def _start_event(self, child_id: str) -> SubagentStartedEvent:
+        subagent = self.subagents[child_id]
+        parent_id = None if subagent.parent == self._root_id else subagent.parent
         return SubagentStartedEvent(
-            subagent_run_id=child, name=subagent.name, parent_subagent_run_id=parent
+            subagent_run_id=child_id, name=subagent.name, parent_subagent_run_id=parent_id
         )
 
-    def _finish(self, child: str, payload: Any) -> Iterator[BaseEvent]:
-        subagent = self.subagents.get(child)
+    def _finish(self, child_id: str, payload: Any) -> Iterator[BaseEvent]:
+        subagent = self.subagents.get(child_id)
         # The end of a child run is in its own log and in its parent's: the first of them counts.
         if subagent is None or not subagent.is_open:
             return
         # The runs below it end with it, also if their own ends are not read.
-        for open_child in self._open_children(child):
-            yield from self._finish(open_child, {"status": "cancelled"})
+        for open_child_id in self._open_children(child_id):
+            yield from self._finish(open_child_id, {"status": "cancelled"})
         subagent.is_open = False
-        yield from self._runs[child].close()
+        yield from self._runs[child_id].close()
         if payload["status"] == "completed":
-            yield SubagentFinishedEvent(subagent_run_id=child, result=payload.get("output"))
+            yield SubagentFinishedEvent(subagent_run_id=child_id, result=payload.get("output"))
         else:
             text = _problem_of(payload) or f"{subagent.name} was {payload['status']}"
-            yield SubagentErrorEvent(subagent_run_id=child, message=text, code=payload["status"])
+            yield SubagentErrorEvent(subagent_run_id=child_id, message=text, code=payload["status"])
 
-    def _open_children(self, run: str) -> list[str]:
+    def _open_children(self, run_id: str) -> list[str]:
         """Return the open child runs of a run."""
         return [
             id_
             for id_, subagent in self.subagents.items()
-            if subagent.is_open and subagent.parent == run
+            if subagent.is_open and subagent.parent == run_id
         ]
 
     def pending(self) -> Pending:
@@ -231,7 +235,7 @@ class RunTree:
         """Yield end events of open content, for a client that leaves now. Open descendants end as suspended."""
         for id_ in reversed(self.run_ids):
             yield from self._runs[id_].close()
-            if id_ != self._root and self.subagents[id_].is_open:
+            if id_ != self._root_id and self.subagents[id_].is_open:
                 interrupt_ids = [*self._runs[id_].interrupts]
                 outcome = SubagentFinishedSuspendedOutcome(interrupt_ids=interrupt_ids or None)
                 yield SubagentFinishedEvent(subagent_run_id=id_, outcome=outcome)

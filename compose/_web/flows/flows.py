@@ -224,12 +224,12 @@ def flows_of(runtime: Runtime) -> Mapping[str, Flows]:
     """Return the flows that are registered with a runtime, by app."""
     factories = host_of(runtime).worker.env.agents.factories
     # The factory of an app of flows is a method of its `Flows`.
-    owners = {
+    owners_by_app = {
         app: factory.__self__
         for app, factory in factories.items()
         if isinstance(factory, MethodType)
     }
-    return {app: flows for app, flows in sorted(owners.items()) if isinstance(flows, Flows)}
+    return {app: flows for app, flows in sorted(owners_by_app.items()) if isinstance(flows, Flows)}
 
 
 def flow_apps(call: WebCall, app: str | None = None) -> list[str]:

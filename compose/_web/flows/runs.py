@@ -251,13 +251,13 @@ async def _with_sub(call: WebCall, wait: WaitState, *, max_depth: int = 16) -> G
     wait_json = _wait(wait)
     if wait.reason is not WaitReason.SUBWORKFLOW or not max_depth:
         return wait_json
-    run = str((wait.details or {}).get("sub_run_id"))
+    run_id = str((wait.details or {}).get("sub_run_id"))
     try:
-        _, waits = await state_and_waits(call, await row_of(call.runtime.store, RunId(run)))
+        _, waits = await state_and_waits(call, await row_of(call.runtime.store, RunId(run_id)))
     except (UnknownRunError, NoSuchRunError):
         waits = []  # the sub-graph's run was swept
     sub_wait = await _with_sub(call, waits[0], max_depth=max_depth - 1) if waits else None
-    return wait_json.model_copy(update={"run": run, "sub_waiting": sub_wait})
+    return wait_json.model_copy(update={"run": run_id, "sub_waiting": sub_wait})
 
 
 @endpoint.get(_RUNS, scope="flows:run")

@@ -174,7 +174,7 @@ async def restore(call: WebCall, body: RestoreJson) -> GraphRunNameJson | Respon
     """
     row, state = await _find_snapshot(call, call.names["snapshot"])
     snapshot, app = snapshot_from(row, state), row.agent_id.type
-    runs, flow = _runs_at(call, app), str(snapshot.run_state["workflow_id"])
+    runs, flow_id = _runs_at(call, app), str(snapshot.run_state["workflow_id"])
 
     async def start_restored(key: str | None) -> RunId:
         change = _audit_change(call, row)
@@ -182,7 +182,7 @@ async def restore(call: WebCall, body: RestoreJson) -> GraphRunNameJson | Respon
         change.after = {"run": run_id}
         return run_id
 
-    return await start_once(call, app, flow, start_restored)
+    return await start_once(call, app, flow_id, start_restored)
 
 
 def _audit_change(call: WebCall, row: RunSnapshot) -> WebChange:

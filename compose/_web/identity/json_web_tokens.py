@@ -290,7 +290,7 @@ def _keys_of(data: bytes) -> dict[str | None, PyJWK]:
     """
     document = json.loads(data)
     entries = document.get("keys") if isinstance(document, dict) else None
-    keys: dict[str | None, PyJWK] = {}
+    keys_by_id: dict[str | None, PyJWK] = {}
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, dict) or entry.get("kty") not in _KINDS or "d" in entry:
             continue
@@ -298,13 +298,13 @@ def _keys_of(data: bytes) -> dict[str | None, PyJWK]:
             continue
         kid = entry.get("kid")
         try:
-            keys[kid if isinstance(kid, str) else None] = PyJWK(entry)
+            keys_by_id[kid if isinstance(kid, str) else None] = PyJWK(entry)
         # A key that is broken, or of an unknown curve, must not make the others useless.
         except (PyJWTError, ValueError, TypeError, KeyError):
             _log.warning("a key that signs tokens cannot be used", extra={"kid": str(kid)[:100]})
-    if not keys:
+    if not keys_by_id:
         raise ValueError("the key set has no usable public key")
-    return keys
+    return keys_by_id
 
 
 def _read_file(path: str) -> bytes:

@@ -265,38 +265,38 @@ async def forks_of(
         return {}
     transcripts = store.data.transcripts
     infos = await transcripts.sessions(agent)
-    all_turns = next((info.turns for info in infos if info.name == agent.key), 0)
-    if all_turns == await transcripts.count(agent, agent.key):
+    turn_count = next((info.turns for info in infos if info.name == agent.key), 0)
+    if turn_count == await transcripts.count(agent, agent.key):
         return {}  # all nodes are on the path
     begin = NO_CUT if before is None else before.ordinal
     branch_turns = await transcripts.page(agent, agent.key, limit=MOST, after=begin, branches=True)
-    on_path = {turn.id for turn in path_turns}
+    path_ids = {turn.id for turn in path_turns}
     turns = await store.data.sessions.nodes(agent, [turn.id for turn in branch_turns])
-    return forks_among(turns, on_path)
+    return forks_among(turns, path_ids)
 
 
-def forks_among(turns: Sequence[Turn], on_path: set[str]) -> dict[str, Fork]:
+def forks_among(turns: Sequence[Turn], path_ids: set[str]) -> dict[str, Fork]:
     """Return the forks among these turns, by the node on the path."""
-    by_parent: defaultdict[str | None, list[str]] = defaultdict(list)
+    ids_by_parent: defaultdict[str | None, list[str]] = defaultdict(list)
     for turn in sorted(turns, key=lambda turn: turn.ordinal):
-        by_parent[turn.parent].append(turn.id)
+        ids_by_parent[turn.parent].append(turn.id)
     forks = {}
-    for siblings in by_parent.values():
-        index = next((n for n, node in enumerate(siblings) if node in on_path), None)
-        if index is None or len(siblings) == 1:
+    for sibling_ids in ids_by_parent.values():
+        index = next((n for n, node_id in enumerate(sibling_ids) if node_id in path_ids), None)
+        if index is None or len(sibling_ids) == 1:
             continue
-        ends = [_end_of(node, by_parent) for node in siblings]
-        before = ends[index - 1] if index else None
-        behind = ends[index + 1] if index + 1 < len(siblings) else None
-        forks[siblings[index]] = Fork(index + 1, len(siblings), before, behind)
+        end_ids = [_end_of(node_id, ids_by_parent) for node_id in sibling_ids]
+        before = end_ids[index - 1] if index else None
+        behind = end_ids[index + 1] if index + 1 < len(sibling_ids) else None
+        forks[sibling_ids[index]] = Fork(index + 1, len(sibling_ids), before, behind)
     return forks
 
 
-def _end_of(node: str, by_parent: Mapping[str | None, list[str]]) -> str:
+def _end_of(node_id: str, ids_by_parent: Mapping[str | None, list[str]]) -> str:
     """Return the last node of the newest branch below a node."""
-    while children := by_parent.get(node):
-        node = children[-1]
-    return node
+    while children := ids_by_parent.get(node_id):
+        node_id = children[-1]
+    return node_id
 
 
 async def _read_consistently(
@@ -357,10 +357,10 @@ async def _cards_of(
     With `turns`, the cards have only the nodes on the path; else all nodes of the run.
     """
     is_on_path = bool(turns) and (row is None or row.status.is_terminal)
-    by_id = {turn.id: turn for turn in turns}
+    turns_by_id = {turn.id: turn for turn in turns}
 
     async def path_nodes(ids: Sequence[str]) -> list[Turn]:
-        return [by_id[id_] for id_ in ids if id_ in by_id]
+        return [turns_by_id[id_] for id_ in ids if id_ in turns_by_id]
 
     async def load_nodes(ids: Sequence[str]) -> list[Turn]:
         return await runtime.store.data.sessions.nodes(agent, ids)
@@ -371,13 +371,13 @@ async def _cards_of(
             runtime, agent, row, path_nodes if is_on_path else load_nodes
         )
         if is_on_path:
-            run_cards.keep_messages(set(by_id))
-    missing_ids = [id_ for id_ in run_cards.node_ids if id_ not in by_id]
+            run_cards.keep_messages(set(turns_by_id))
+    missing_ids = [id_ for id_ in run_cards.node_ids if id_ not in turns_by_id]
     if missing_ids:
-        by_id |= {turn.id: turn for turn in await load_nodes(missing_ids)}
+        turns_by_id |= {turn.id: turn for turn in await load_nodes(missing_ids)}
     if not run_cards.node_ids:
         run_cards.put_first(cards_of_nodes(turns))
-    run_cards.follow({turn.id: turn.parent for turn in by_id.values()})
+    run_cards.follow({turn.id: turn.parent for turn in turns_by_id.values()})
     return run_cards
 
 

@@ -73,8 +73,8 @@ class PageEndpoint(WebEndpoint):
     def _refusal(self, api: WebApi, request: Request, problem: HttpProblem) -> Response:
         """Return the problem as a page; redirect a client without a login to the login page."""
         if problem.status == HTTPStatus.UNAUTHORIZED and api.sign_in is not None:
-            base, here = request.scope.get("root_path", ""), quote(request.scope["path"])
-            return RedirectResponse(f"{base}{api.sign_in}?next={here}", HTTPStatus.SEE_OTHER)
+            base, path = request.scope.get("root_path", ""), quote(request.scope["path"])
+            return RedirectResponse(f"{base}{api.sign_in}?next={path}", HTTPStatus.SEE_OTHER)
         response = page(request, "problem.html", status=problem.status, problem=problem)
         response.headers.update(problem.headers)
         return response

@@ -72,19 +72,20 @@ async def of_child(call: WebCall, query: EventsQuery) -> EventsJson | Response:
 
     Their ids are positions in the child's log.
     """
-    run, child = await child_of(call, query.app)
+    run, child_id = await child_of(call, query.app)
     cursor = cursor_of(call.request, query.after)
     after = (-1, -1) if cursor is None else parse_log_place(cursor, run.session_id)
     if wants_stream(call.request):
         call.api.streams.check(call.principal)
-        await run.inspect_child(child)  # raises if there is no such child
-        events = run.child_events(child)
+        await run.inspect_child(child_id)  # raises if there is no such child
+        events = run.child_events(child_id)
         return stream_response(
-            call, _lines(_events_after(events, after, child=child), live=query.live)
+            call, _lines(_events_after(events, after, child_id=child_id), live=query.live)
         )
-    inspection = await run.inspect_child(child)
+    inspection = await run.inspect_child(child_id)
     child_events = [
-        event async for event in _events_after(_yield_all(inspection.events), after, child=child)
+        event
+        async for event in _events_after(_yield_all(inspection.events), after, child_id=child_id)
     ]
     page = child_events[: query.limit]
     last = page[-1].event_id if page else cursor
@@ -98,12 +99,12 @@ async def _yield_all(events: list[SessionEvent]) -> AsyncIterator[SessionEvent]:
 
 
 async def _events_after(
-    events: AsyncIterator[SessionEvent], after: tuple[int, int], *, child: RunId
+    events: AsyncIterator[SessionEvent], after: tuple[int, int], *, child_id: RunId
 ) -> AsyncGenerator[SessionEvent, None]:
     """Yield a child's events after a position in its log: an entry, and the event's number within the entry."""
     of_entry: Counter[int] = Counter()
     async for event in events:
-        if event.run_id != child or event.seq < 0:
+        if event.run_id != child_id or event.seq < 0:
             yield event
             continue
         position = event.seq, of_entry[event.seq]

@@ -52,9 +52,9 @@ def parse_place(text: str) -> SessionPlace:
     Raises:
         ProblemError: `place_text` cannot have returned this text.
     """
-    at, [agent] = _decode(text, 1)
+    last_at, [agent] = _decode(text, 1)
     try:
-        return SessionPlace(at, AgentId.parse(agent))
+        return SessionPlace(last_at, AgentId.parse(agent))
     except InvalidNameError:
         raise _bad_cursor(text) from None
 
@@ -87,8 +87,8 @@ def _decode(text: str, count: int) -> tuple[datetime, list[str]]:
     """
     try:
         padded_text = text.encode("ascii") + b"=" * (-len(text) % 4)
-        at, *names = base64.urlsafe_b64decode(padded_text).decode().split(_SEPARATOR)
-        instant = datetime.fromisoformat(at)
+        instant_text, *names = base64.urlsafe_b64decode(padded_text).decode().split(_SEPARATOR)
+        instant = datetime.fromisoformat(instant_text)
     except ValueError:
         raise _bad_cursor(text) from None
     if instant.tzinfo is None or len(names) != count or not all(map(is_name, names)):

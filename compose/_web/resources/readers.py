@@ -65,8 +65,8 @@ async def feed_of_session(
     Raises:
         CursorError: The session has no such event.
     """
-    at = EventCursor() if cursor is None else EventCursor.parse(cursor, agent.key)
-    feed = SessionFeed(call.runtime, agent, at, live=live)
+    position = EventCursor() if cursor is None else EventCursor.parse(cursor, agent.key)
+    feed = SessionFeed(call.runtime, agent, position, live=live)
     await feed.take_position()
     return feed
 
@@ -81,11 +81,11 @@ async def feed_of_run(
     """
     if cursor is None:
         queued_fact = await call.runtime.store.data.sessions.queued(agent, run_id)
-        at = EventCursor(0 if queued_fact is None else queued_fact.number - 1)
+        position = EventCursor(0 if queued_fact is None else queued_fact.number - 1)
     else:
-        at = EventCursor.parse(cursor, agent.key)
+        position = EventCursor.parse(cursor, agent.key)
     resumes = cursor is not None
-    feed = SessionFeed(call.runtime, agent, at, live=live, only=run_id, resumes=resumes)
+    feed = SessionFeed(call.runtime, agent, position, live=live, only=run_id, resumes=resumes)
     await feed.take_position()
     return feed
 

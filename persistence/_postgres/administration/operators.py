@@ -161,13 +161,15 @@ class Operators(OperatorStore):
         return fold(row, [entry async for entry in self._reads.entries(run_id)])
 
 
-def _own_terms(terms: Supervision | None, run_id: RunId) -> tuple[str | None, timedelta | None]:
+def _own_terms(
+    supervision: Supervision | None, run_id: RunId
+) -> tuple[str | None, timedelta | None]:
     """Return the run's supervision as JSON, changed to that of a root run, and its deadline."""
-    if terms is None:
+    if supervision is None:
         return None, None
-    limit_s = terms.execution_budget.deadline_s
+    limit_s = supervision.execution_budget.deadline_s
     limit = None if limit_s is None else timedelta(seconds=limit_s)
-    return terms.as_root(run_id).model_dump_json(), limit
+    return supervision.as_root(run_id).model_dump_json(), limit
 
 
 def _message_again(row: Row, failed_run_id: RunId) -> Message:

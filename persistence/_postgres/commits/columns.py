@@ -100,13 +100,13 @@ def usage_argument(units: list[Unit]) -> str | None:
 
 def fences_of(units: list[Unit]) -> tuple[list[Column], list[int]]:
     """The different (shard, owner, epoch) as columns, and each unit's number among them."""
-    fences: dict[tuple[str, str, int], int] = {}
+    numbers_by_fence: dict[tuple[str, str, int], int] = {}
     numbers = []
     for unit in units:
         lease = unit.first.lease
         key = (lease.shard, lease.owner, lease.epoch)
-        numbers.append(fences.setdefault(key, len(fences) + 1))
-    return list(zip(*fences, strict=True)), numbers
+        numbers.append(numbers_by_fence.setdefault(key, len(numbers_by_fence) + 1))
+    return list(zip(*numbers_by_fence, strict=True)), numbers
 
 
 def entry_columns(units: list[Unit]) -> list[Column]:

@@ -338,23 +338,23 @@ class Committer(CommitStore):
             call.answer(Committed(seq) if call.args.commit is None else last)
 
     def _route(self, units: list[Unit], rows: list[Row]) -> dict[int, list[Arrived]]:
-        sent_messages = _sent_by(units)
-        arrivals: dict[int, list[Arrived]] = {}
+        sent_messages_by_key = _sent_by(units)
+        arrivals_by_number: dict[int, list[Arrived]] = {}
         for row in rows:
-            i, out = sent_messages[row["agent"], row["sender"], row["message_id"]]
+            i, out = sent_messages_by_key[row["agent"], row["sender"], row["message_id"]]
             agent = cast("AgentId", out.target)
             arrival = Arrived(_message_of(out), out.sender, agent, row["arrival"])
-            arrivals.setdefault(i, []).append(arrival)
+            arrivals_by_number.setdefault(i, []).append(arrival)
             owner = row["owner"]
             if owner is not None and owner != units[i - 1].first.lease.owner:
                 self._on_foreign(owner, Nudge("mail", agent))
-        return arrivals
+        return arrivals_by_number
 
     def _post(self, units: list[Unit], rows: list[Row]) -> None:
         """Pass outbox rows to the publisher, which may ignore them."""
         if self.on_posted is None:
             return
-        sent_messages = _sent_by(units)
+        sent_messages_by_key = _sent_by(units)
         outbox_rows: list[OutboxRow] = []
         for row in rows:
             if row["outcome"] == "dead":
@@ -363,7 +363,7 @@ class Committer(CommitStore):
                 message = message_from_text(row["detail"])
                 outbox_rows.append(OutboxRow(row["arrival"], message, reason))
             else:
-                _, out = sent_messages[row["agent"], row["sender"], row["message_id"]]
+                _, out = sent_messages_by_key[row["agent"], row["sender"], row["message_id"]]
                 outbox_rows.append(OutboxRow(row["arrival"], _message_of(out)))
         # The publisher keeps the order of a sender's messages by `n`.
         outbox_rows.sort(key=lambda row: row.n)
@@ -428,12 +428,12 @@ class Committer(CommitStore):
 
 def _sent_by(units: list[Unit]) -> dict[tuple[str, str, str], tuple[int, Outgoing]]:
     """Each outgoing message by its key, with the number of the first unit that sends it."""
-    sent_messages: dict[tuple[str, str, str], tuple[int, Outgoing]] = {}
+    sent_messages_by_key: dict[tuple[str, str, str], tuple[int, Outgoing]] = {}
     for i, unit in enumerate(units, 1):
         for out in unit.outgoing:
             # The first unit: a message that two commits send is written, and answered, once.
-            sent_messages.setdefault((str(out.target), out.sender, out.message.id), (i, out))
-    return sent_messages
+            sent_messages_by_key.setdefault((str(out.target), out.sender, out.message.id), (i, out))
+    return sent_messages_by_key
 
 
 def _message_of(out: Outgoing) -> Message:

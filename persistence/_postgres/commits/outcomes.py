@@ -242,8 +242,8 @@ SQL_APPEND_AND_WRITTEN: Final[LiteralString] = (
 
 
 def _call(function: str, count: int, first: int = 1) -> str:
-    args = ",".join(f"${n}" for n in range(first, first + count))
-    return f"select * from {function}({args})"  # noqa: S608
+    placeholders = ",".join(f"${n}" for n in range(first, first + count))
+    return f"select * from {function}({placeholders})"  # noqa: S608
 
 
 def _with_written(statement: str, count: int) -> str:
@@ -412,11 +412,15 @@ def _session_turns(unit: Unit) -> Mapping[str, ChatMessage] | None:
     if rows is None or rows.keys().isdisjoint(("turns", "artifacts", "clear")):
         return {}
     key = unit.first.lease.agent_id.key
-    bodies = {
+    bodies_by_id = {
         str(row["id"]): str(row["body"])
         for row in rows.get("turns", ())
         if row is not None and row["session"] == key
     }
-    if "clear" in rows or "artifacts" in rows or sum(map(len, bodies.values())) > MAX_HANDED_CHARS:
+    if (
+        "clear" in rows
+        or "artifacts" in rows
+        or sum(map(len, bodies_by_id.values())) > MAX_HANDED_CHARS
+    ):
         return None
-    return {id_: ChatMessage.model_validate_json(body) for id_, body in bodies.items()}
+    return {id_: ChatMessage.model_validate_json(body) for id_, body in bodies_by_id.items()}

@@ -321,8 +321,8 @@ async def put_apart(rows: TranscriptRows, agent: AgentId, artifacts_of: Artifact
         # A character has at most 4 bytes: most bodies are known to be small without being encoded.
         if 4 * len(body) <= MAX_ROW_BYTES or len(data := body.encode()) <= MAX_ROW_BYTES:
             continue
-        words = f"{agent}\n{row['session']}\n{row['id']}"
-        scope = f"turn:{hashlib.sha256(words.encode(errors='surrogatepass')).hexdigest()}"
+        text = f"{agent}\n{row['session']}\n{row['id']}"
+        scope = f"turn:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
         # Before the row that names it: a crash in between leaves an artifact without a pin, which is collected.
         ref = await artifacts_of(agent.tenant, scope).store(data, content_type="application/json")
         body_reference = {"role": from_json(body)["role"], "artifact": ref.model_dump(mode="json")}
@@ -527,18 +527,18 @@ class Unit:
 
 def units_of(calls: list[WriteCall]) -> tuple[list[Unit], list[WriteCall]]:
     """Return what can be sent at once, one unit a run, and the calls that have to wait for it."""
-    units: dict[str, Unit] = {}
+    units_by_run_id: dict[str, Unit] = {}
     later_calls: list[WriteCall] = []
-    blocked_runs: set[str] = set()
+    blocked_run_ids: set[str] = set()
     for call in calls:
         run_id = call.args.lease.run_id
-        unit = units.get(run_id)
+        unit = units_by_run_id.get(run_id)
         if unit is None:
-            units[run_id] = Unit(call)
-        elif run_id in blocked_runs or not unit.take(call):
-            blocked_runs.add(run_id)
+            units_by_run_id[run_id] = Unit(call)
+        elif run_id in blocked_run_ids or not unit.take(call):
+            blocked_run_ids.add(run_id)
             later_calls.append(call)
-    return list(units.values()), later_calls
+    return list(units_by_run_id.values()), later_calls
 
 
 def then_columns(then: Then, attempt: int) -> ThenColumns:

@@ -203,7 +203,10 @@ class Transcripts(TranscriptStore):
             return
         rows: TranscriptRows = {"turns": turn_rows(turns, agent.key)}
         await put_apart(rows, agent, self._artifacts_of)
-        writes = {name: [{"t": 1, **(row or {})} for row in of] for name, of in rows.items()}
+        writes = {
+            name: [{"t": 1, **(row or {})} for row in relation_rows]
+            for name, relation_rows in rows.items()
+        }
         text = json_text(writes, "turn")
         await self._links.fetch("adding turns", SQL_APPEND, text, [run_id], [str(agent)])
 
@@ -238,15 +241,17 @@ def _split(rows: Sequence[Row]) -> tuple[dict[str, Any], list[Row]]:
     return read_or(body, from_json, lambda _: json.loads(body, parse_int=_parse_int)), turns
 
 
-def _parse_int(digits: str) -> int:
+def _parse_int(text: str) -> int:
     """Return an integer; 0 for one that is too long, so that the session's other columns are read."""
-    return int(digits) if len(digits) <= MAX_DIGITS else 0
+    return int(text) if len(text) <= MAX_DIGITS else 0
 
 
-def _decode(text: str | bytes, turn: str, tokens: int | None, parent: str | None) -> ChatMessage:
+def _decode(
+    text: str | bytes, turn_id: str, tokens: int | None, parent_id: str | None
+) -> ChatMessage:
     """Return a turn as `message_of_turn` does."""
     message = _message(text)
-    for key, mark in marks_of(turn, tokens, parent).items():
+    for key, mark in marks_of(turn_id, tokens, parent_id).items():
         message.metadata.setdefault(key, mark)
     return message
 

@@ -235,14 +235,16 @@ class PostgresArtifactStore(ArtifactStore):
         except KeyError:  # it was removed meanwhile
             raise KeyError(artifact_id) from None
 
-    async def _read_chunk(self, artifact_id: str, at: int, end: int) -> memoryview:
-        """Return the bytes of the chunk in which `at` is, from there on, and none from `end` on."""
-        rows = await self._links.fetch("reading an artifact", SQL_READ, *self._of, artifact_id, at)
+    async def _read_chunk(self, artifact_id: str, offset: int, end: int) -> memoryview:
+        """Return the bytes of the chunk in which `offset` is, from there on, and none from `end` on."""
+        rows = await self._links.fetch(
+            "reading an artifact", SQL_READ, *self._of, artifact_id, offset
+        )
         if not rows or rows[0]["data"] is None:  # it was removed meanwhile
             raise KeyError(artifact_id)
         row = rows[0]
         chunk_start = row["n"] * row["chunk_bytes"]
-        return memoryview(row["data"])[at - chunk_start : end - chunk_start]
+        return memoryview(row["data"])[offset - chunk_start : end - chunk_start]
 
 
 class _PieceCounter:
@@ -268,8 +270,8 @@ async def _chunks(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     """Yield pieces as chunks of one size, the last one perhaps shorter; at least one."""
     buffer, has_chunk = bytearray(), False
     async for piece in pieces:
-        for at in range(0, len(piece), CHUNK_BYTES):
-            buffer += memoryview(piece)[at : at + CHUNK_BYTES]
+        for offset in range(0, len(piece), CHUNK_BYTES):
+            buffer += memoryview(piece)[offset : offset + CHUNK_BYTES]
             if len(buffer) >= CHUNK_BYTES:
                 yield bytes(memoryview(buffer)[:CHUNK_BYTES])
                 has_chunk = True

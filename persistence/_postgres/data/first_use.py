@@ -98,7 +98,7 @@ class StoreTables:
         Raises:
             RefusedError: See above; or another session reads the tables for longer than calls wait.
         """
-        loop, backoff, tables = (
+        loop, backoff, what = (
             asyncio.get_running_loop(),
             Backoff(0.5, 5.0),
             f"tables of {self._name}",
@@ -106,13 +106,13 @@ class StoreTables:
         started_at = loop.time()
         while True:
             try:
-                await self._links.fetch(f"making {tables}", first_use(self._name))
+                await self._links.fetch(f"making {what}", first_use(self._name))
             except RefusedError as exc:
                 waited_s = loop.time() - started_at
                 if exc.sqlstate != _LOCKED or waited_s > self._links.outage_s:
                     raise
                 if readers := await self._links.fetch("looking for who reads", SQL_READERS):
-                    say_blockers(readers, migration=tables, waited_s=round(waited_s))
+                    say_blockers(readers, migration=what, waited_s=round(waited_s))
                 await asyncio.sleep(backoff.next_s())
             else:
                 self._made_until = loop.time() + AGAIN_S
@@ -122,11 +122,11 @@ class StoreTables:
 def first_use(name: StoreName) -> str:
     """Return the statement that makes a store's tables, or brings them up to date, unless they are."""
     folder = resources.files("persistence._postgres").joinpath("schema", "stores")
-    newest, steps = VERSIONS.get(name, 1), ""
+    newest, steps_sql = VERSIONS.get(name, 1), ""
     for version in range(1, newest + 1):
         file = f"{name}.sql" if version == 1 else f"{name}_{version}.sql"
-        steps += _STEP.format(version=version, tables=folder.joinpath(file).read_text("utf-8"))
+        steps_sql += _STEP.format(version=version, tables=folder.joinpath(file).read_text("utf-8"))
     needed_version = NEEDED.get(name, 1)
     return _FIRST_USE.format(
-        name=name, steps=steps, version=newest, needed=needed_version, lock_wait_s=LOCK_WAIT_S
+        name=name, steps=steps_sql, version=newest, needed=needed_version, lock_wait_s=LOCK_WAIT_S
     )

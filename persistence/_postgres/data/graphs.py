@@ -219,16 +219,16 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
             AGEMissingError: The database has no AGE that this user may use.
             PersistenceError: The database could not be asked.
         """
-        values = metadata_text(parameters or {}, what="parameters of a Cypher query")
+        parameters_json = metadata_text(parameters or {}, what="parameters of a Cypher query")
         checked_query = read_query(query, parameters or {})
         try:
-            rows = await self._run(checked_query, values)
+            rows = await self._run(checked_query, parameters_json)
         except RefusedError as exc:
             if exc.sqlstate not in _NO_GRAPH:
                 raise _cypher_error(exc) from exc
             await self.make_ready()
             try:
-                rows = await self._run(checked_query, values)
+                rows = await self._run(checked_query, parameters_json)
             except RefusedError as second_exc:
                 raise _cypher_error(second_exc) from second_exc
         if len(rows) > MAX_CYPHER_ROWS:
@@ -238,8 +238,8 @@ class AGEGraphStore(PostgresGraphStore, CypherCapable):
             for row in rows
         ]
 
-    async def _run(self, query: CypherQuery, values: str) -> list[Row]:
-        args = (self._tenant, query.text, values, len(query.columns), MAX_CYPHER_ROWS + 1)
+    async def _run(self, query: CypherQuery, parameters_json: str) -> list[Row]:
+        args = (self._tenant, query.text, parameters_json, len(query.columns), MAX_CYPHER_ROWS + 1)
         return await self._queries.fetch("running Cypher", SQL_RUN_CYPHER, *args)
 
 
@@ -322,51 +322,53 @@ def read_query(query: str, parameter_names: Container[str] = ()) -> CypherQuery:
     all_tokens = list(_tokens(query))
     text = "".join(" " if token.kind == "space" else token.text for token in all_tokens)
     tokens = [token for token in all_tokens if token.kind != "space"]
-    for at, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.word() in _WRITES:
             remedy = "change the graph by the store's methods, and write a name in `backticks`"
             raise CypherError(f"{token.text}: a query only reads; {remedy}")
         if token.kind == "parameter" and token.text[1:] not in parameter_names:
             raise CypherError(f"parameter {token.text} is not given: pass it in `parameters`")
-        if token.text == "(" and at:
-            _check_call(tokens, at)
+        if token.text == "(" and index:
+            _check_call(tokens, index)
         if token.text in {"(", "["}:
-            _check_label(tokens, at)
+            _check_label(tokens, index)
     return CypherQuery(text, _columns(query, tokens))
 
 
 def _tokens(query: str) -> Iterator[_Token]:
-    at, end = 0, len(query.rstrip(" \t\n\r\f\v").removesuffix(";"))
-    while at < end:
-        match = _TOKEN.match(query, at, end)
+    offset, end = 0, len(query.rstrip(" \t\n\r\f\v").removesuffix(";"))
+    while offset < end:
+        match = _TOKEN.match(query, offset, end)
         if match is None or match.lastgroup is None:
-            raise CypherError(f"character {at + 1} cannot be read: {query[at : at + 20]!r}")
-        yield _Token(match.lastgroup, match.group(), at, match.end())
-        at = match.end()
+            raise CypherError(
+                f"character {offset + 1} cannot be read: {query[offset : offset + 20]!r}"
+            )
+        yield _Token(match.lastgroup, match.group(), offset, match.end())
+        offset = match.end()
 
 
-def _check_call(tokens: Sequence[_Token], at: int) -> None:
+def _check_call(tokens: Sequence[_Token], index: int) -> None:
     """Refuse the call of a function that is not one of `_FUNCTIONS`."""
-    callee = tokens[at - 1]
+    callee = tokens[index - 1]
     if callee.kind not in {"name", "quoted", "parameter"}:
         return
-    is_qualified = at > 1 and tokens[at - 2].text == "."
+    is_qualified = index > 1 and tokens[index - 2].text == "."
     if not is_qualified and callee.word() in _BEFORE_PARENTHESIS:
         return
     if is_qualified or callee.kind != "name" or callee.text.lower() not in _FUNCTIONS:
         raise CypherError(f"{callee.text}(…) is no function that a query may call")
 
 
-def _check_label(tokens: Sequence[_Token], at: int) -> None:
+def _check_label(tokens: Sequence[_Token], index: int) -> None:
     """Refuse a label that no row has. The server would only find nothing."""
-    rest = tokens[at + 1 : at + 4]
+    rest = tokens[index + 1 : index + 4]
     if rest and rest[0].kind in {"name", "quoted"}:
         rest = rest[1:]
     if not rest[1:] or rest[0].text != ":":
         return
     label, expected_label = (
         rest[1].text.strip("`"),
-        ENTITY if tokens[at].text == "(" else RELATIONSHIP,
+        ENTITY if tokens[index].text == "(" else RELATIONSHIP,
     )
     if label != expected_label:
         pattern = "(n:{} {{type: '{}'}})" if expected_label == ENTITY else "[r:{} {{type: '{}'}}]"

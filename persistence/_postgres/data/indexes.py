@@ -142,8 +142,8 @@ class SearchIndexes:
         keys = list(row_counts)
         columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], [], []]
         states = await self._connection.fetch(SQL_INDEX_STATES, *columns)
-        by_key = {keys[row["at"] - 1]: row for row in states}
-        scopes = [_scope(key, count, by_key.get(key)) for key, count in row_counts.items()]
+        states_by_key = {keys[row["at"] - 1]: row for row in states}
+        scopes = [_scope(key, count, states_by_key.get(key)) for key, count in row_counts.items()]
         listed_scopes = [s for s in scopes if s.rows > rows or s.state != "none"]
         return sorted(listed_scopes, key=lambda s: (-s.rows, s.store, s.tenant, s.name))
 
@@ -198,12 +198,12 @@ class SearchIndexes:
         needed_mb = scope.rows * (4 * scope.dimensions + _BYTES_BESIDE) // 2**20 + 16
         memory = f"{min(needed_mb, memory_mb)}MB"
         await self._connection.fetch(SQL_BUILD_LIMITS, memory, str(workers))
-        by_meaning = (
+        vector_method = (
             f"hnsw ((embedding::{row['type']}) {row['class']})"
             f" with (m = {LINKS_OF_ROW}, ef_construction = {BUILD_EFFORT})"
         )
         for name, is_valid, using in (
-            (row["name"], row["is_ready"], by_meaning),
+            (row["name"], row["is_ready"], vector_method),
             (row["filters"], row["can_filter"], BY_FILTER),
         ):
             if not is_valid:
@@ -223,7 +223,7 @@ class SearchIndexes:
         existing_tables = {
             row["name"] for row in await self._connection.fetch(SQL_HAS_TABLES, names)
         }
-        row_counts: dict[tuple[str, str, str, int], int] = {}
+        row_counts_by_key: dict[tuple[str, str, str, int], int] = {}
         statements = zip(
             names, (SQL_KNOWN_INDEXES, SQL_DOCUMENT_SCOPES, SQL_MEMORY_SCOPES), strict=True
         )
@@ -231,8 +231,8 @@ class SearchIndexes:
             if name in existing_tables:
                 for row in await self._connection.fetch(statement, tenant):
                     key = (row["on_table"], row["tenant"], row["scope"], row["dimensions"])
-                    row_counts[key] = row.get("rows", 0)
-        return row_counts
+                    row_counts_by_key[key] = row.get("rows", 0)
+        return row_counts_by_key
 
     async def _check_pgvector(self) -> None:
         version: str | None = await self._connection.fetchval(SQL_PGVECTOR)

@@ -151,8 +151,10 @@ class Mail(MailStore):
     async def cursors(self, leases: Sequence[ShardLease], stream: StreamRecord) -> list[Cursor]:
         shards = [lease.shard for lease in leases]
         rows = await self._links.fetch("reading cursors", SQL_CURSORS, shards, stream.epoch)
-        cursors = {row["shard"]: Cursor(stream.epoch, row["sequence"], row["at"]) for row in rows}
-        return [cursors.get(shard) or Cursor(stream.epoch, 0) for shard in shards]
+        cursors_by_shard = {
+            row["shard"]: Cursor(stream.epoch, row["sequence"], row["at"]) for row in rows
+        }
+        return [cursors_by_shard.get(shard) or Cursor(stream.epoch, 0) for shard in shards]
 
     @override
     async def account_for(self, agents: Sequence[AgentId]) -> int:
@@ -185,23 +187,27 @@ class Mail(MailStore):
         rows, may_be_done = await self._link.fetch_once_or_again(
             "writing messages", SQL_INGEST_MAIL, self._me, *arguments_of(batches)
         )
-        refusals: dict[int, IngestOutcome] = {}
+        refusals_by_number: dict[int, IngestOutcome] = {}
         rows_by_outcome: dict[str, list[Row]] = {"arrived": [], "signalled": [], "posted": []}
         for row in rows:
             outcome = row["outcome"]
             if outcome in rows_by_outcome:
                 rows_by_outcome[outcome].append(row)
             else:
-                refusals[row["batch"]] = LeaseLost() if outcome == "lease" else StaleStream()
+                refusals_by_number[row["batch"]] = (
+                    LeaseLost() if outcome == "lease" else StaleStream()
+                )
         if may_be_done:
-            accepted_batches = [batch for i, batch in enumerate(batches, 1) if i not in refusals]
+            accepted_batches = [
+                batch for i, batch in enumerate(batches, 1) if i not in refusals_by_number
+            ]
             keys = columns((key for batch in accepted_batches for key in batch.messages), 3)
             rows_by_outcome["arrived"] = await self._link.fetch(_AGAIN, SQL_FIND_INGESTED, *keys)
             keys = columns((key for batch in accepted_batches for key in batch.signals), 4)
             rows_by_outcome["signalled"] = await self._link.fetch(_AGAIN, SQL_FIND_SIGNALLED, *keys)
             keys = columns((key for batch in accepted_batches for key in batch.posts), 3)
             rows_by_outcome["posted"] = await self._link.fetch(_AGAIN, SQL_FIND_POSTED, *keys)
-        for i, outcome in refusals.items():
+        for i, outcome in refusals_by_number.items():
             calls[i - 1].answer(outcome)
         own_shards = list[ShardId]()  # shards of ours that have followers to reach
         for row in rows_by_outcome["posted"]:
@@ -255,8 +261,10 @@ def encode_batch(batch: MailBatch) -> IngestBatch:
                 continue
             if isinstance(content, Message) and isinstance(content.target, TopicId):
                 topic, body = content.target, message_text(content, item.sender)
-                post = (str(topic), *key[1:])
-                posts.setdefault(post, (post[0], partition_hash(place_of(topic)), *key[1:], body))
+                post_key = (str(topic), *key[1:])
+                posts.setdefault(
+                    post_key, (post_key[0], partition_hash(place_of(topic)), *key[1:], body)
+                )
                 continue
             if key in mail:
                 continue

@@ -148,7 +148,7 @@ class PostgresBacklog(BacklogStore):
         rows = await self._keyed.fetch(
             "looking for cycles", SQL_YOUNG_CYCLES, list(shards), younger
         )
-        cycles: dict[tuple[RunId, str], WaitCycle] = {}
+        cycles_by_wait: dict[tuple[RunId, str], WaitCycle] = {}
         for row in rows:
             # The view of the run with the greatest id, so that always the same run fails.
             runs, positions = row["run_ids"], row["places"]
@@ -156,8 +156,8 @@ class PostgresBacklog(BacklogStore):
             n = runs.index(max(runs))
             run_id, cycle_agents = RunId(runs[n]), (*agents[n:], *agents[:n])
             cycle = WaitCycle(run_id, agents[n], positions[n], cycle_agents)
-            cycles.setdefault((cycle.run_id, cycle.position), cycle)
-        return list(cycles.values())
+            cycles_by_wait.setdefault((cycle.run_id, cycle.position), cycle)
+        return list(cycles_by_wait.values())
 
     @override
     async def unnoticed(self, shards: Sequence[ShardId], *, younger_than_s: float) -> list[Nudge]:

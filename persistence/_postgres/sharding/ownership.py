@@ -180,10 +180,14 @@ class ShardLeases(ShardStore):
 def host_report(rows: Sequence[Row], host_leases: Sequence[ShardLease]) -> HostReport:
     """Compare what the database says this host owns with what the host thinks."""
     now: datetime = rows[0]["now"]
-    owned_epochs = {ShardId(row["shard"]): row["epoch"] for row in rows if row["shard"] is not None}
+    epochs_by_shard = {
+        ShardId(row["shard"]): row["epoch"] for row in rows if row["shard"] is not None
+    }
     return HostReport(
         unknown=tuple(sorted(ShardId(row["shard"]) for row in _unread_rows(rows, host_leases))),
-        lost=tuple(lease for lease in host_leases if owned_epochs.get(lease.shard) != lease.epoch),
+        lost=tuple(
+            lease for lease in host_leases if epochs_by_shard.get(lease.shard) != lease.epoch
+        ),
         now=now,
         surplus=_surplus(rows),
     )
@@ -207,12 +211,14 @@ def _unread_rows(rows: Sequence[Row], host_leases: Sequence[ShardLease]) -> list
 
 def _surplus(rows: Sequence[Row]) -> tuple[Surplus, ...]:
     """Group by type the shards of which some are to be given back."""
-    by_type: dict[str, tuple[list[ShardId], int]] = {}
+    surplus_by_type: dict[str, tuple[list[ShardId], int]] = {}
     for row in rows:
         if (count := row["surplus"]) is not None:
             shard = ShardId(row["shard"])
-            by_type.setdefault(scope_of(shard).type, ([], count))[0].append(shard)
-    return tuple(Surplus(tuple(sorted(shards)), count) for shards, count in by_type.values())
+            surplus_by_type.setdefault(scope_of(shard).type, ([], count))[0].append(shard)
+    return tuple(
+        Surplus(tuple(sorted(shards)), count) for shards, count in surplus_by_type.values()
+    )
 
 
 def _mode_error(type_: str, present_mode: str) -> RegistrationError:

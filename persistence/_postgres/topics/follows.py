@@ -163,20 +163,20 @@ class Follows(FollowGraph, PostStore):
             rows, may_be_done = await self._link.fetch_once_or_again(
                 "publishing", SQL_POST_TO_TOPICS, self._settings.owner, *args
             )
-        new_indexes: set[int] = set()
-        nudges: dict[int, list[Nudge]] = {}
+        new_numbers: set[int] = set()
+        nudges_by_number: dict[int, list[Nudge]] = {}
         for row in rows:
             if row["shard"] is None:
-                new_indexes.add(row["i"])
+                new_numbers.add(row["i"])
             elif row["owner"] == self._settings.owner:
                 nudge = Nudge("fanout", shard=ShardId(row["shard"]))
-                nudges.setdefault(row["i"], []).append(nudge)
+                nudges_by_number.setdefault(row["i"], []).append(nudge)
         seen_keys: set[tuple[str, str, str]] = set()
         for i, call in enumerate(calls, 1):
             # What was written by a lost first try has its hints in the next scan.
-            is_new = (i in new_indexes or may_be_done) and call.args.key not in seen_keys
+            is_new = (i in new_numbers or may_be_done) and call.args.key not in seen_keys
             seen_keys.add(call.args.key)
-            call.answer((is_new, tuple(nudges.get(i, ()))))
+            call.answer((is_new, tuple(nudges_by_number.get(i, ()))))
 
     @override
     async def behind(self, shards: Sequence[ShardId]) -> set[ShardId]:

@@ -141,7 +141,7 @@ class Generation:
     ) -> EffectCall:
         options = request.options
         option_data = options.model_dump(mode="json", exclude_defaults=True) if options else None
-        words: list[JsonValue] = ["generate", session, as_data(turns), option_data]
+        arguments: list[JsonValue] = ["generate", session, as_data(turns), option_data]
         counter = self._sessions.memory.pipeline.counter
         new = NewTurns(turns, counter)
         request_window: RequestWindow | None = None
@@ -187,7 +187,7 @@ class Generation:
                 name, [as_turn(message, name, id_, size) for message, id_, size in rows]
             )
 
-        call = self._live.call(model, words, execute)
+        call = self._live.call(model, arguments, execute)
         call.on_recorded, call.session = on_recorded, name
         call.is_inner = name != self._sessions.name_of(None)
         return call
@@ -249,8 +249,8 @@ class Generation:
                 run.agent_id, marked_messages, session_id=session, run_id=run.run_id
             )
 
-        words: list[JsonValue] = ["history.append", session, list(ids)]
-        append_call = effect("step", "history.append", words, append)
+        arguments: list[JsonValue] = ["history.append", session, list(ids)]
+        append_call = effect("step", "history.append", arguments, append)
         await self._effects.perform(append_call, beside=f"{call.position}{PAID}append")
 
 

@@ -58,16 +58,16 @@ class ConversationHistory:
         run, sessions = self._run, self._sessions
         own_messages = own_turns(messages)
         name = sessions.name_of(session)
-        words: list[JsonValue] = [
+        arguments: list[JsonValue] = [
             "history.append",
             session,
             [message.model_dump(mode="json") for message in own_messages],
         ]
         if sessions.memory.history is not None and sessions.is_written:
-            await self._append_outside(sessions.memory.history, name, own_messages, words)
+            await self._append_outside(sessions.memory.history, name, own_messages, arguments)
             return
         call = Call(run, "history.append")
-        entry = call.meet((K.EFFECT_RESULT,), "history.append", words)
+        entry = call.meet((K.EFFECT_RESULT,), "history.append", arguments)
         sessions.remember(name, own_messages)
         if entry is not None:
             return
@@ -101,8 +101,8 @@ class ConversationHistory:
             )
             return [message.model_dump(mode="json") for message in messages]
 
-        words: list[JsonValue] = ["history.get", session, limit, offset]
-        value = await self._recorded("history.get", words, read)
+        arguments: list[JsonValue] = ["history.get", session, limit, offset]
+        value = await self._recorded("history.get", arguments, read)
         return [ChatMessage.model_validate(data) for data in value]
 
     async def count(self, *, session: str | None = None) -> int:
@@ -121,7 +121,9 @@ class ConversationHistory:
     def _provider(self) -> HistoryProvider:
         return self._sessions.memory.history or self._store
 
-    async def _recorded(self, name: str, words: list[JsonValue], read: Callable[[], Any]) -> Any:
+    async def _recorded(
+        self, name: str, arguments: list[JsonValue], read: Callable[[], Any]
+    ) -> Any:
         async def limited() -> Any:
             value = await read()
             size_bytes = sized(value, where=name)[1]
@@ -130,14 +132,14 @@ class ConversationHistory:
                 raise MessageTooLargeError(what, size_bytes, MAX_READ_BYTES)
             return value
 
-        return await self._effects.perform(effect("step", name, words, limited))
+        return await self._effects.perform(effect("step", name, arguments, limited))
 
     async def _append_outside(
         self,
         history: HistoryProvider,
         session: str,
         messages: list[ChatMessage],
-        words: list[JsonValue],
+        arguments: list[JsonValue],
     ) -> None:
         run = self._run
 
@@ -150,7 +152,7 @@ class ConversationHistory:
                 run.agent_id, marked_messages, session_id=session, run_id=run.run_id
             )
 
-        call = effect("step", "history.append", words, append)
+        call = effect("step", "history.append", arguments, append)
         await self._effects.perform(call)
 
 

@@ -205,8 +205,8 @@ class Sessions:
     def name_of(self, session: str | None) -> str:
         """Return a session's name: the given one, else the tree's, run's or agent's, else the run's id."""
         run = self._run
-        terms = run.row.supervision
-        session_of_tree = terms.session_id if terms is not None else None
+        supervision = run.row.supervision
+        session_of_tree = supervision.session_id if supervision is not None else None
         return session or session_of_tree or run.session or self.memory.session or run.run_id
 
     def open_results(self) -> tuple[NewTurn, ...]:
@@ -379,9 +379,9 @@ def is_summary_of(message: ChatMessage) -> str | None:
     return message.metadata.get(UPTO) if message.metadata.get(SUMMARY) else None
 
 
-def as_turn(message: ChatMessage, session: str, turn: str, tokens: int | None) -> NewTurn:
+def as_turn(message: ChatMessage, session: str, turn_id: str, tokens: int | None) -> NewTurn:
     """Return a message as a turn with this id."""
-    return NewTurn(session, turn, message, tokens, message.parent)
+    return NewTurn(session, turn_id, message, tokens, message.parent)
 
 
 KEPT_BYTES: Final = 4_096

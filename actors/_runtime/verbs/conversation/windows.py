@@ -364,7 +364,7 @@ class RecordedCalls:
         call = effect("llm", llm.model, ["paid", llm.model, message_data, option_data], execute)
         call.mode, call.session = EffectMode.IDEMPOTENT, self._session
         call.position = f"{self._position}{PAID}{next(self._numbers)}"
-        call.id = Effect.id_of_text(self._run.run_id, call.position, call.verb, call.words)
+        call.id = Effect.id_of_text(self._run.run_id, call.position, call.verb, call.arguments_json)
         return call
 
 

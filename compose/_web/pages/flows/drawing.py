@@ -100,13 +100,13 @@ def layout_of(nodes: Sequence[str], edges: Sequence[Edge]) -> GraphLayout | None
     """
     if not nodes:
         return None
-    widths = {name: max(_NARROW, 24 + 7.6 * _columns(shown_name(name))) for name in nodes}
-    engine_layout = _engine(widths, edges)
+    widths_by_name = {name: max(_NARROW, 24 + 7.6 * _columns(shown_name(name))) for name in nodes}
+    engine_layout = _engine(widths_by_name, edges)
     if engine_layout is None:
         return None
     centers = [(node["center"]["x"], node["center"]["y"]) for node in engine_layout.nodes]
     boxes = {
-        name: Box(round(x, 1), round(y, 1), round(widths[name], 1))
+        name: Box(round(x, 1), round(y, 1), round(widths_by_name[name], 1))
         for name, (x, y) in zip(nodes, centers, strict=True)
     }
     lines = {
@@ -118,24 +118,24 @@ def layout_of(nodes: Sequence[str], edges: Sequence[Edge]) -> GraphLayout | None
     return GraphLayout(boxes, lines, bounds)
 
 
-def _engine(widths: Mapping[str, float], edges: Sequence[Edge]) -> graphlay.Layout | None:
+def _engine(widths_by_name: Mapping[str, float], edges: Sequence[Edge]) -> graphlay.Layout | None:
     """Return the engine's layout; None if it is not installed, or the graph is beyond its limits."""
     try:
         import graphlay  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
         return None
     graph = graphlay.Graph()
-    for name, width in widths.items():
+    for name, width in widths_by_name.items():
         graph.node(name, width=width, height=_HEIGHT)
     for source, target in edges:
         graph.edge(source, target)
-    placement = "network_simplex" if len(widths) <= _SMALL else "brandes_koepf"
+    placement = "network_simplex" if len(widths_by_name) <= _SMALL else "brandes_koepf"
     options = {
         "direction": "topbottom",
         "effort": "fast",
         "coords": {"placement": placement},
         "spacing": {"layer_gap": 46.0, "node_gap": 30.0},
-        "wrap": {"viewport_aspect": 1.4 if len(widths) > _COLUMN else 0.0},
+        "wrap": {"viewport_aspect": 1.4 if len(widths_by_name) > _COLUMN else 0.0},
         "tuning": {"wrap": {"max_rows": 30}},
         "limits": {"max_nodes": MAX_NODES, "max_edges": MAX_EDGES, "max_dummies": MAX_BENDS},
     }

@@ -245,7 +245,7 @@ class LedgerPart:
         return not bad_indices, bad_indices[0] if bad_indices else None
 
 
-async def read_part(runtime: Runtime, row: RunRow, at: LedgerPlace | None) -> LedgerPart:
+async def read_part(runtime: Runtime, row: RunRow, position: LedgerPlace | None) -> LedgerPart:
     """Return all steps of a run, or of a long run the part around a position; by default its end.
 
     Raises:
@@ -253,7 +253,7 @@ async def read_part(runtime: Runtime, row: RunRow, at: LedgerPlace | None) -> Le
     """
     if row.last_seq < WHOLE:
         return await _read(runtime, row.run_id, 0, is_long=False)
-    seq = row.last_seq if at is None else min(at.seq, row.last_seq)
+    seq = row.last_seq if position is None else min(position.seq, row.last_seq)
     part = await _read_generation(runtime, row.run_id, seq)
     if not part.steps and part.prior is not None:  # the generation has no step yet
         part = replace(await _read_generation(runtime, row.run_id, part.prior), later=None)
@@ -349,15 +349,15 @@ class GraphPath:
 
     def take(self, step: LedgerStep) -> None:
         """Add a step."""
-        node, delta = step.record["node_id"], step.delta
+        node_id, delta = step.record["node_id"], step.delta
         if step.ends_a_step:
-            self.counts[node] += 1
+            self.counts[node_id] += 1
         if "joined" in delta or "seq" not in delta:
             return
         fork = delta.get("fork") or {"branches": []}
         for target in [delta.get("node"), *(name for _, name in fork["branches"])]:
             if target:
-                self.edges[node, target] = self.edges.get((node, target), 0) + 1
+                self.edges[node_id, target] = self.edges.get((node_id, target), 0) + 1
 
 
 def node_states(
@@ -412,12 +412,12 @@ def _present_states(run: RunState) -> dict[str, tuple[str, str]]:
     """Return the state of each node at which the run, or a branch, is now: a word, and a wait's end."""
     if run.status is RunStatus.COMPLETED:
         return {}
-    states: dict[str, tuple[str, str]] = {}
+    states_by_node: dict[str, tuple[str, str]] = {}
     if run.fork is not None:
-        states = dict.fromkeys(_failed_nodes(run.fork), ("failed", ""))
+        states_by_node = dict.fromkeys(_failed_nodes(run.fork), ("failed", ""))
     if run.status.is_terminal:
         end_state = {run.current_node: (run.status.value, "")} if run.current_node else {}
-        return states or end_state
+        return states_by_node or end_state
     for leaf in leaves(run):
         branch_state = find_branch_state(run, leaf.path)
         if branch_state is not None and branch_state.current_node:
@@ -427,8 +427,8 @@ def _present_states(run: RunState) -> dict[str, tuple[str, str]]:
                 else branch_state.current_node
             )
             wait = leaf.wait
-            states[node] = ("now", "") if wait is None else ("waiting", wait.until or "")
-    return states
+            states_by_node[node] = ("now", "") if wait is None else ("waiting", wait.until or "")
+    return states_by_node
 
 
 def _failed_nodes(fork: GraphFork) -> list[str]:

@@ -33,6 +33,8 @@ SILENT_S: Final = 45.0
 """Seconds without a byte after which a stream is lost. The server sends a comment every 15 s."""
 MOST_BYTES: Final = 72 * 2**20
 """Largest answer. A bundle has at most 64 MiB."""
+DISCONNECT_S: Final = 1.0
+"""Seconds in which an application in this process may notice that its client is gone."""
 OVER: Final = "over"
 """Name of the event of a stream that has no more events: the reader has all of them."""
 _LOST_REMEDY: Final = "The request may have been executed. Repeat the command: it is executed once"
@@ -262,13 +264,14 @@ class Http:
             *ends, rest = piece.split(b"\n")
             for end in ends:
                 line += end
-                name, _, value = line.decode(errors="replace").rstrip("\r").partition(": ")
+                text = line.decode(errors="replace").rstrip("\r")
                 line.clear()
-                if name:
-                    fields[name] = value
-                else:
+                name, _, value = text.partition(": ")
+                if not text:
                     yield fields
                     fields = {}
+                elif name:  # a line that begins with a colon is a comment
+                    fields[name] = value
             line += rest
             if len(line) > MOST_BYTES:
                 raise self._too_large()
@@ -430,4 +433,8 @@ class _Exchange(httpx2.AsyncByteStream):
         # A message that the application is about to send would wait for ever.
         while not self.messages.empty():
             self.messages.get_nowait()
-        await asyncio.wait({self.task})
+        await asyncio.wait({self.task}, timeout=DISCONNECT_S)
+        # A handler that waits for a database which is away would keep Ctrl-C waiting.
+        if not self.task.done():
+            self.task.cancel()
+            await asyncio.wait({self.task})

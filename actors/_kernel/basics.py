@@ -1,7 +1,7 @@
 """Time and chance, which are handed in so that tests and replay control them.
 
 Here are the clock, the source of randomness, pauses between attempts at something that fails, and the lengths
-of time that every clock, timer and database can keep.
+of time and the numbers that every clock, timer and database can keep.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from math import inf, isnan
 from typing import Final, Protocol, TypeGuard
 
 from actors.errors import MAX_WAIT_S, ContractError
+
+MAX_INT: Final = 2**31 - 1
+"""The greatest number that a column of the database can hold; the least one is its opposite."""
 
 
 class Backoff:
@@ -109,3 +112,16 @@ def check_expiry_s(expires_s: float) -> None:
     """
     if check_s("expires_s of a URL", expires_s) == 0:
         raise ContractError(f"a URL cannot be valid for {expires_s} s: give seconds above 0")
+
+
+def check_number(what: str, value: object, *, low: int = -MAX_INT, high: int = MAX_INT) -> None:
+    """Check that this is a whole number from `low` to `high`, by default one that fits into a column.
+
+    Raises:
+        ContractError: It is not.
+    """
+    if not isinstance(value, int) or not low <= value <= high:
+        is_short = isinstance(value, int) and -(2**63) <= value < 2**63
+        kind = f"a {type(value).__name__}" if not isinstance(value, float) else f"{value:.3g}"
+        description = str(value) if is_short else kind
+        raise ContractError(f"{what} is no whole number from {low} to {high}: {description}")

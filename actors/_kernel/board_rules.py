@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from actors._kernel.basics import check_number
 from actors._kernel.runtime.ids import AgentId
 from actors._kernel.stores.data import TASK_TRANSITIONS, Task, TaskList, TaskStatus
-from actors._kernel.text import check_name_of, check_number, check_text_of
+from actors._kernel.text import check_name_of, check_text_of
 from actors.errors import ContractError, OtherTenantError
 
 MAX_TASKS: Final = 1_000

@@ -12,6 +12,7 @@ from typing import Final, get_args
 
 from pydantic import JsonValue
 
+from actors._kernel.basics import MAX_INT
 from actors._kernel.hidden import checked_filter, metadata_text
 from actors._kernel.search_rules import unit_vector
 from actors._kernel.stores.administration import EraseRequest
@@ -24,7 +25,7 @@ from actors._kernel.stores.memory import (
     RecallMode,
 )
 from actors._kernel.stores.runs import agent_scope
-from actors._kernel.text import MAX_INT, check_name_of, check_text_of
+from actors._kernel.text import check_name_of, check_text_of
 from actors.errors import ContractError, InvalidTextError
 
 MAX_MEMORY_BYTES: Final = 64 * 1024

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from actors._kernel.agent.message import Message
+from actors._kernel.basics import check_number
 from actors._kernel.json_data import check_json
 from actors._kernel.runtime.scheduler import RetryPolicy
 from actors.errors import ContractError, InvalidTextError
@@ -16,8 +17,6 @@ MAX_TEXT_BYTES: Final = 64 * 1024
 """The longest text that a person writes beside something: a reason, a comment."""
 MAX_MESSAGE_KEY_BYTES: Final = 2_500
 """Target, sender and id of a message together: they are one row of an index."""
-MAX_INT: Final = 2**31 - 1
-"""The greatest number that a column of the database can hold; the least one is its opposite."""
 
 
 def check_name_of(what: str, value: object) -> None:
@@ -54,19 +53,6 @@ def check_file_key(key: str) -> None:
 def is_name(value: object) -> bool:
     """Return True if the value can be the name, key or id of anything."""
     return _problem(value, MAX_NAME_BYTES, "") is None
-
-
-def check_number(what: str, value: object, *, low: int = -MAX_INT, high: int = MAX_INT) -> None:
-    """Check that this is a whole number from `low` to `high`, by default one that fits into a column.
-
-    Raises:
-        ContractError: It is not.
-    """
-    if not isinstance(value, int) or not low <= value <= high:
-        is_short = isinstance(value, int) and -(2**63) <= value < 2**63
-        kind = f"a {type(value).__name__}" if not isinstance(value, float) else f"{value:.3g}"
-        description = str(value) if is_short else kind
-        raise ContractError(f"{what} is no whole number from {low} to {high}: {description}")
 
 
 def check_message(message: Message) -> None:

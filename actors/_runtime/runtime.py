@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from actors._context.history import StoreHistory
 from actors._kernel.agent.agent import Agent
-from actors._kernel.basics import Clock, Entropy, check_s
+from actors._kernel.basics import Clock, Entropy, check_number, check_s
 from actors._kernel.hidden import HiddenNames
 from actors._kernel.runtime.effects import Journal, ResultCache
 from actors._kernel.runtime.hints import Nudge
@@ -23,7 +23,6 @@ from actors._kernel.stores.limits import MAX_SLOTS
 from actors._kernel.stores.outside import Front
 from actors._kernel.stores.run_store import RunStore
 from actors._kernel.stores.topics import FanoutStrategy, FollowGraph
-from actors._kernel.text import check_number
 from actors._runtime.client.approvals import Approvals
 from actors._runtime.client.client import Client
 from actors._runtime.client.gateway_api import RuntimeFront

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired, Self, 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict, override
 
+from actors._kernel.basics import MAX_INT
 from actors._kernel.stores.conversations import NO_FACT
-from actors._kernel.text import MAX_INT
 from actors._sessions.errors import CursorError
 
 

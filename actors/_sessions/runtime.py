@@ -22,6 +22,7 @@ from actors._kernel.agent.agent import (
 )
 from actors._kernel.agent.message import ContentBlock
 from actors._kernel.agent.transcript import Turn
+from actors._kernel.basics import check_number
 from actors._kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId, check_name
 from actors._kernel.runtime.rows import RunRow
 from actors._kernel.runtime.scheduler import RetryPolicy
@@ -29,7 +30,6 @@ from actors._kernel.stores.conversations import SessionRow
 from actors._kernel.stores.errors import UnknownNodeError, UnknownSessionError
 from actors._kernel.stores.outside import Caller, Order
 from actors._kernel.stores.runs import OnConflict
-from actors._kernel.text import check_number
 from actors._runtime.loop.tasks import TaskScope
 from actors._runtime.replay.verdict import row_of
 from actors._runtime.runtime import Runtime, host_of

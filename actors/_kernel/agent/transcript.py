@@ -19,9 +19,9 @@ from pydantic_core import to_json
 
 from actors._kernel.agent.message import ChatMessage
 from actors._kernel.agent.models import Usage
+from actors._kernel.basics import check_number
 from actors._kernel.json import JsonValue
 from actors._kernel.json_data import check_integer
-from actors._kernel.text import check_number
 from actors.errors import MessageTooLargeError
 
 NO_CUT = -1

@@ -7,13 +7,14 @@ from typing import Final
 
 from actors._kernel.agent.message import payload_of
 from actors._kernel.agent.tools import InvocationResult
+from actors._kernel.basics import check_number
 from actors._kernel.json import JsonValue
 from actors._kernel.runtime.communication import ApprovalRequest
 from actors._kernel.runtime.ids import AgentId, RunId
 from actors._kernel.runtime.waits import GRAPH_WAITS, Answer, AnswerStatus, OpenWait
 from actors._kernel.stores.run_store import RunStore
 from actors._kernel.stores.runs import ApprovalFilter, emit_to_all
-from actors._kernel.text import check_name_of, check_number, check_text_of, is_name
+from actors._kernel.text import check_name_of, check_text_of, is_name
 from actors.errors import UnknownApprovalError
 
 MOST: Final = 10_000

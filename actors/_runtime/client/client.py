@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from actors._kernel.agent.agent import ExecutionBudget, HistoryRetention, SpawnBudget
 from actors._kernel.agent.message import Message, payload_of, sender_of
-from actors._kernel.basics import Clock, Entropy
+from actors._kernel.basics import Clock, Entropy, check_number
 from actors._kernel.json import JsonValue, check_readable
 from actors._kernel.runtime.communication import FollowMode, RunStatusSummary
 from actors._kernel.runtime.ids import AgentId, RunId, TopicId, check_name
@@ -19,7 +19,7 @@ from actors._kernel.runtime.sources import RunHandle, RunResult
 from actors._kernel.stores.run_store import RunStore
 from actors._kernel.stores.runs import OnConflict
 from actors._kernel.stores.topics import FanoutReport, Subscription
-from actors._kernel.text import check_message, check_number, check_text_of, is_name
+from actors._kernel.text import check_message, check_text_of, is_name
 from actors._runtime.client.live_events import LiveEvents
 from actors._runtime.client.writer import Writer
 from actors._runtime.replay.verdict import known_id, result_of_row, row_of, summary_of

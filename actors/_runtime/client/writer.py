@@ -13,7 +13,7 @@ from actors._kernel.agent.agent import (
     Supervision,
 )
 from actors._kernel.agent.message import Message
-from actors._kernel.basics import Clock, Entropy
+from actors._kernel.basics import Clock, Entropy, check_number
 from actors._kernel.json import JsonValue
 from actors._kernel.runtime.ids import AgentId, RunId, run_id_of_submit
 from actors._kernel.runtime.rows import (
@@ -30,7 +30,7 @@ from actors._kernel.runtime.rows import (
 from actors._kernel.runtime.scheduler import RetryPolicy, RunStatus
 from actors._kernel.stores.run_store import RunStore
 from actors._kernel.stores.runs import OnConflict, check_on_conflict
-from actors._kernel.text import check_name_of, check_number, check_policy
+from actors._kernel.text import check_name_of, check_policy
 from actors._runtime.replay.verdict import known_id
 from actors._runtime.verbs.spawning import check_supervision
 from actors._runtime.worker.worker import Worker

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from actors._kernel.agent.agent import Agent, HistoryRetention, Supervision
 from actors._kernel.agent.message import Message, check_metadata, check_payload_size
+from actors._kernel.basics import check_number
 from actors._kernel.json import sized
 from actors._kernel.runtime.commit import Spawned
 from actors._kernel.runtime.ids import AgentId, RunId, derive_id, run_id_of_child
@@ -13,7 +14,7 @@ from actors._kernel.runtime.log_entry import EntryKind as K
 from actors._kernel.runtime.rows import NewRun, RunRow
 from actors._kernel.runtime.scheduler import RetryPolicy
 from actors._kernel.runtime.sources import RunHandle
-from actors._kernel.text import check_metadata_texts, check_name_of, check_number, check_policy
+from actors._kernel.text import check_metadata_texts, check_name_of, check_policy
 from actors._runtime.replay.failures import raise_if_refused
 from actors._runtime.verbs.call import Call, Payload, RunState, refuse_tenant, tell
 from actors.errors import ContractError, SpawnDenied

@@ -8,13 +8,14 @@ from typing import Any, Final, cast
 
 from actors._kernel.agent.agent import HistoryRetention
 from actors._kernel.agent.message import Message
+from actors._kernel.basics import check_number
 from actors._kernel.runtime.ids import DEFAULT_TENANT, AgentId, RunId
 from actors._kernel.runtime.log_entry import EntryKind as K
 from actors._kernel.runtime.rows import BufferedSignal, RunRow
 from actors._kernel.runtime.scheduler import RunStatus as RowStatus
 from actors._kernel.runtime.waits import event_id as event_of_tenant
 from actors._kernel.stores.flows import RunSnapshot, SnapshotFilter
-from actors._kernel.text import check_number, is_name
+from actors._kernel.text import is_name
 from actors._kernel.workflow.durable import durable_copy, new_id, utc_now_iso
 from actors._kernel.workflow.effects import RunStatus, WaitState, check_answer
 from actors._kernel.workflow.errors import (

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from actors._kernel.text import MAX_INT
+from actors._kernel.basics import MAX_INT
 from actors._runtime.replay.verdict import row_of
 from actors._sessions.artifacts import artifacts_of
 from compose._web.endpoint import Endpoints, StrictModel, WebCall, thing_of_session

@@ -17,12 +17,12 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from actors._kernel.agent.message import Message, sender_of
+from actors._kernel.basics import MAX_INT
 from actors._kernel.runtime.ids import AgentId, RunId
 from actors._kernel.runtime.log_entry import RunLogEntry
 from actors._kernel.runtime.rows import RunRow
 from actors._kernel.stores.outside import Caller, Order
 from actors._kernel.stores.runs import OnConflict
-from actors._kernel.text import MAX_INT
 from actors._runtime.replay.verdict import row_of
 from actors._sessions.errors import CursorError
 from actors.errors import UnknownRunError

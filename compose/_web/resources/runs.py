@@ -17,12 +17,13 @@ from starlette.responses import Response
 from actors._kernel.agent.agent import DEFAULT_MODE, ExpectedSession
 from actors._kernel.agent.message import ContentBlock
 from actors._kernel.agent.transcript import NO_CUT, Turn
+from actors._kernel.basics import MAX_INT
 from actors._kernel.runtime.ids import RunId
 from actors._kernel.runtime.rows import RunRow
 from actors._kernel.runtime.scheduler import TERMINAL, RunStatus
 from actors._kernel.stores.errors import UnknownNodeError
 from actors._kernel.stores.runs import OnConflict, RunFilter
-from actors._kernel.text import MAX_INT, is_name
+from actors._kernel.text import is_name
 from actors._runtime.replay.verdict import error_of_row, row_of
 from actors._sessions.artifacts import UserMessage, check_blocks_of_user
 from actors._sessions.errors import UnknownChildError, UnknownModeError

@@ -93,6 +93,8 @@ class Faults:
         unreadable: Numbers of the runs whose rows cannot be read when they are loaded; 0 is the first run that
             is loaded.
         loaded: Number of runs that were loaded so far.
+        between: Numbers of calls of agents' code, over all runs: the host dies in code, just before the call.
+        called: Number of calls of code so far.
     """
 
     nth: int | None = None
@@ -118,6 +120,15 @@ class Faults:
     full: tuple[float, float] | None = None
     unreadable: tuple[int, ...] = ()
     loaded: int = 0
+    between: tuple[int, ...] = ()
+    called: int = 0
+
+    def kills_code(self) -> bool:
+        """Count a call of an agent's code; return True if the host dies before it."""
+        self.called += 1
+        is_deadly = self.called - 1 in self.between
+        self.struck |= is_deadly
+        return is_deadly
 
     async def after_load(
         self, run_ids: Sequence[RunId], runs: Sequence[LoadedRun]

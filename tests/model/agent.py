@@ -49,12 +49,14 @@ class World:
     """Counts executions outside of any store and returns scripted outcomes.
 
     Attributes: host: The current host; an execution by another one is a fault. log: Returns the
-    durable log of a run: kinds and names. replies: By run and question, the code's replies.
+    durable log of a run: kinds and names. replies: By run and question, the code's replies. before_call:
+    Called by code before each of its calls.
     """
 
     case: Case
     log: Callable[[RunId], Awaitable[tuple[tuple[str, str], ...]]]
     host: int = 0
+    before_call: Callable[[], Awaitable[None]] | None = None
     begun: list[Execution] = field(default_factory=list)
     ended: list[Execution] = field(default_factory=list)
     ghosts: list[Execution] = field(default_factory=list)
@@ -156,6 +158,8 @@ class ProgramAgent:
                 return stop.value
             value = error = None
             copied_call = replace(call, args=copy_of(call.args))
+            if self._world.before_call is not None:
+                await self._world.before_call()
             try:
                 value = await getattr(self, f"_{call.verb}_verb")(ctx, copied_call)
                 if call.verb not in OF_BRANCHES:

@@ -225,6 +225,12 @@ class Stage:
             if runtime is not None:
                 runtime._host.crash()
 
+        async def before_call() -> None:
+            if self.faults.kills_code():
+                die()
+                await asyncio.get_running_loop().create_future()
+
+        self._world.before_call = before_call if self.faults.between else None
         async with self.ground.host() as stead:
             store = FaultyStore(stead.store, self.faults, die)
             broker = None

@@ -14,6 +14,7 @@ from actors._inmemory.runs.operators import MemoryOperators
 from actors._inmemory.runs.rows import MemoryRows
 from actors._kernel.agent.agent import MAX_MESSAGES
 from actors._kernel.runtime.rows import RESOLVE
+from actors._runtime.execution import suspects
 from actors._runtime.execution.ending import Ending
 from actors._runtime.journal import amendments
 from actors._runtime.journal.write_set import WriteSet
@@ -41,6 +42,7 @@ from tests.model.verdict import differences, play_both
 from tests.properties.test_programs import SEEDS, SUSPENDED
 from tests.properties.test_troubles import (
     BACK,
+    BETWEEN,
     COUNT,
     LIMITS,
     ORDERED,
@@ -53,6 +55,7 @@ from tests.properties.test_troubles import (
     is_one_order,
     is_predicted,
     keeps_order,
+    outlives_hosts,
     reads_again,
     silences_nothing,
 )
@@ -176,6 +179,11 @@ def unreadable_rows_park_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(amendments, "MAX_UNREADABLE", 1)
 
 
+def one_death_parks_a_run(patch: pytest.MonkeyPatch) -> None:
+    """Code that a dying host broke off is taken for the cause at once."""
+    patch.setattr(suspects, "MAX_DEATHS", 1)
+
+
 REDRIVES: Final = st.integers(20, 119).map(
     lambda n: Faults(
         orders=tuple(
@@ -204,6 +212,7 @@ PLANTED: Final[list[tuple[Any, Callable[..., None], tuple[st.SearchStrategy[Any]
     (refused_questions_stay, keeps_order, (cycle_cases(), SEEDS, SUSPENDED, st.builds(Faults))),
     (runs_are_not_taken_apart, as_predicted, (batch_cases(), SEEDS, SUSPENDED)),
     (unreadable_rows_park_at_once, reads_again, (TALK_OR_MAIL, SEEDS, SUSPENDED, UNREADABLE)),
+    (one_death_parks_a_run, outlives_hosts, (cases(), SEEDS, SUSPENDED, BETWEEN)),
     (every_error_has_a_text, as_predicted, (cases(), SEEDS, SUSPENDED)),
     (messages_have_any_size, as_predicted, (talking_cases(), SEEDS, SUSPENDED)),
 ]

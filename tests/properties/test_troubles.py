@@ -22,6 +22,7 @@ from tests.model.promises import early_timers
 from tests.model.signs import TieError
 from tests.model.strategies import (
     batch_cases,
+    cases,
     cycle_cases,
     doubtful_cases,
     limit_cases,
@@ -171,12 +172,19 @@ UNREADABLE: Final = st.builds(
 def reads_again(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
     """Every promise holds, all runs end in time, and none is parked."""
     seen = unpredicted(case, seed, suspend_after, replace(faults, loaded=0))
-    found = broken_promises(case, seen)
-    for entry in [*seen.entries, *(e for other in seen.others.values() for e in other.entries)]:
-        if entry.kind == "run.parked" and entry.payload.get("reason") == "unreadable":
-            found.append(f"run {entry.run_id} is parked: {entry.payload}")
-    found += [f"over after {seen.over_at} s only"] if seen.over_at > SILENT_S else []
-    assert not found, report(found, case, seed, faults)
+    problems = [*broken_promises(case, seen), *parked_runs(seen, "unreadable")]
+    assert not problems, report(problems, case, seed, faults)
+
+
+def parked_runs(seen: Observed, reason: str) -> list[str]:
+    """Return a text for each run that was parked for a reason, and one if the end came late."""
+    entries = [*seen.entries, *(e for other in seen.others.values() for e in other.entries)]
+    problems = [
+        f"run {entry.run_id} is parked: {entry.payload}"
+        for entry in entries
+        if entry.kind == "run.parked" and entry.payload.get("reason") == reason
+    ]
+    return problems + ([f"over after {seen.over_at} s only"] if seen.over_at > SILENT_S else [])
 
 
 @parts
@@ -185,11 +193,35 @@ def test_rows_that_can_be_read_again_park_no_run(part: int) -> None:
     for_each(part, COUNT // 2, reads_again, TALK_OR_MAIL, SEEDS, SUSPENDED, UNREADABLE)
 
 
+BETWEEN: Final = st.builds(
+    Faults, between=st.lists(st.integers(0, 24), min_size=1, max_size=4, unique=True).map(tuple)
+)
+"""Fewer deaths than those after which a run is parked."""
+
+
 def is_predicted(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
     """The result equals the model's prediction."""
     both = played(case, seed, suspend_after, faults)
     problems = differences(case, both.predicted, both.observed)
     assert not problems, report(problems, case, seed, faults)
+
+
+def outlives_hosts(case: Case, seed: int, suspend_after: float, faults: Faults) -> None:
+    """After one death the result is the model's; after several every promise holds and nothing is parked."""
+    faults = replace(faults, called=0, struck=False)
+    if len(faults.between) == 1:
+        is_predicted(case, seed, suspend_after, faults)
+        return
+    # From the second death on suspects wait a moment, which the model does not know.
+    seen = unpredicted(case, seed, suspend_after, faults)
+    problems = [*broken_promises(case, seen), *parked_runs(seen, "poison")]
+    assert not problems, report(problems, case, seed, faults)
+
+
+@parts
+def test_a_host_that_dies_between_two_calls_of_code_changes_nothing(part: int) -> None:
+    """Nothing durable happens between the calls: the code runs again from its log, to the same end."""
+    for_each(part, COUNT // 2, outlives_hosts, cases(), SEEDS, SUSPENDED, BETWEEN)
 
 
 @parts

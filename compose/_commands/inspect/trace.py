@@ -365,7 +365,7 @@ def _show(totals: Sequence[UsageTotal], properties: Sequence[UsageBy]) -> None:
     if totals:
         rows.append(("in all", *[""] * (len(properties) - 1), *_figures(totals)))
     columns = (*properties, "answers", "input", "cached", "to cache", "output", "USD", "unpriced")
-    print_table(columns, rows, empty="no answer of a model is counted here")
+    print_table(columns, rows, empty_text="no answer of a model is counted here")
     unpriced = sum(total.unpriced for total in totals)
     if unpriced:
         say(f"the cost of {unpriced} answer(s) is not known, and is not in the sum")

@@ -50,7 +50,7 @@ class _Pair(NamedTuple):
 
 
 class OutboxRelay:
-    """Publishes outbox rows over one connection after the other.
+    """Publishes outbox rows over one route after the other.
 
     Args:
         outbox: The rows to publish.
@@ -122,7 +122,7 @@ class OutboxRelay:
     async def load(self, leases: Sequence[ShardLease]) -> set[int]:
         """Publish the outbox rows of these shards; return the number `n` of each row that was found.
 
-        A row that the broker accepted on this connection is published again only if its receiver
+        A row that the broker accepted on this route is published again only if its receiver
         has read past it: then the broker lost it, or its predecessor was missing.
         """
         # Taken before the pages: a row of such a pair may wait in its queue, and would be published twice.
@@ -226,7 +226,7 @@ class OutboxRelay:
             slow_timer.cancel()
 
     def _repeat(self, row: OutboxRow, error: BrokerError) -> None:
-        """Count that a row goes out again over the same connection; report one that often does."""
+        """Count that a row goes out again over the same route; report one that often does."""
         count = 1 + (self._repeats[row.n][0] if row.n in self._repeats else 0)
         self._repeats[row.n] = (count, error)
         if count == WARN_AFTER:

@@ -190,8 +190,8 @@ def check_url(url: str) -> None:
 
 
 def _is_cut(parts: SplitResult) -> bool:
-    in_query = "@" in parts.query and "user=" not in parts.query
-    return in_query or "@" in parts.path + parts.fragment
+    is_in_query = "@" in parts.query and "user=" not in parts.query
+    return is_in_query or "@" in parts.path + parts.fragment
 
 
 def is_lost(exc: BaseException) -> bool:

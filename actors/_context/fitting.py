@@ -151,9 +151,9 @@ class CallIds:
         open_ids = self._open_ids.get(id_)
         return open_ids.pop(0) if open_ids else self._make_id(id_)
 
-    def place_of(self, sent: str) -> int:
+    def place_of(self, sent_id: str) -> int:
         """Return the position of a call among all calls, by its sent id. Some providers go by the order."""
-        return self._positions.get(sent, len(self._positions))
+        return self._positions.get(sent_id, len(self._positions))
 
     def next_answer(self) -> None:
         """Forget calls without a result: the next results belong to the next answer."""

@@ -286,10 +286,10 @@ def next_version(new: NewMemory, present: Memory | None) -> int | None:
     return version + 1
 
 
-def conflict(new: NewMemory, version: int, present: str | None) -> MemoryConflictError:
+def conflict(new: NewMemory, version: int, present_text: str | None) -> MemoryConflictError:
     """Return the error of a version that was not expected; `version` 0: there is none."""
     name, expected = new.key or new.id, new.expected or 0
-    return MemoryConflictError(name, new.about, expected, version, present)
+    return MemoryConflictError(name, new.about, expected, version, present_text)
 
 
 def words_of(text: str) -> tuple[str, ...]:

@@ -74,8 +74,8 @@ class ConnectOptions:
     @property
     def has_login(self) -> bool:
         """True if the options hold a login."""
-        in_url = any("@" in url for url in self.urls)
-        return in_url or self.user_credentials is not None or self.nkey_seed_file is not None
+        is_in_url = any("@" in url for url in self.urls)
+        return is_in_url or self.user_credentials is not None or self.nkey_seed_file is not None
 
 
 class NatsConnection(NatsClient):

@@ -330,16 +330,16 @@ class Target:
         columns: Sequence[str],
         row: Callable[[T], Sequence[object]],
         *,
-        empty: str,
+        empty_text: str,
     ) -> None:
-        """Print rows: a JSON list with `--json` (its keys by `pick`), else a table, or `empty` without rows."""
+        """Print rows: a JSON list with `--json` (its keys by `pick`), else a table or `empty_text`."""
         if self.json:
             to_data = partial(pick, columns_text=to_json) if isinstance(to_json, str) else to_json
             print_json([to_data(r) for r in rows])
         else:
             from compose._commands.terminal import print_table  # noqa: PLC0415 - as above
 
-            print_table(columns, [row(r) for r in rows], empty=empty)
+            print_table(columns, [row(r) for r in rows], empty_text=empty_text)
 
 
 HERE: Final = Target()

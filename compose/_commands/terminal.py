@@ -49,10 +49,12 @@ def say(text: str) -> None:
     console().print(Text(text), soft_wrap=True)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
-    """Print rows under headings, or the text `empty` if there are no rows. None is an empty cell."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty_text: str
+) -> None:
+    """Print rows under headings, or the text `empty_text` if there are no rows. None is an empty cell."""
     if not rows:
-        say(empty)
+        say(empty_text)
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):

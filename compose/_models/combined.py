@@ -639,8 +639,10 @@ class _CachedAnswer:
     stored_at: float
 
 
-def _digest(first: str, messages: Sequence[ChatMessage], options: GenerationOptions | None) -> str:
+def _digest(
+    model_or_context: str, messages: Sequence[ChatMessage], options: GenerationOptions | None
+) -> str:
     data = options.model_dump(mode="json", exclude_defaults=True) if options else {}
     turns = [message.model_dump(mode="json", exclude={"metadata"}) for message in messages]
-    text = canonical_json([first, turns, data])
+    text = canonical_json([model_or_context, turns, data])
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -144,10 +144,10 @@ class _AgentWriter:
         for topic in self._agent["follows"]:
             self._topic(topic, input_schema)
 
-    def _schema(self, which: str) -> Part:
-        """Return the agent's schema `which`, and move its definitions to the document's components."""
-        schema: Part = dict(self._agent[which])
-        head = f"{self._name}-{which}"
+    def _schema(self, schema_key: str) -> Part:
+        """Return the agent's schema `schema_key`, and move its definitions to the document's components."""
+        schema: Part = dict(self._agent[schema_key])
+        head = f"{self._name}-{schema_key}"
         for name, definition in schema.pop("$defs", {}).items():
             schemas = self._document["components"]["schemas"]
             schemas[f"{head}-{_identifier(name)}"] = _with_component_refs(definition, head)

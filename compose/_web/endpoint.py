@@ -574,9 +574,9 @@ def _operation(endpoint: WebEndpoint, refs: _Refs) -> dict[str, Any]:
         "responses": {**dict.fromkeys(sorted(statuses), answer), "default": problem},
     }
     if endpoint.body is not None:
-        required = any(field.is_required() for field in endpoint.body.model_fields.values())
+        is_required = any(field.is_required() for field in endpoint.body.model_fields.values())
         schema = refs[endpoint.body, "validation"]
-        operation["requestBody"] = {"required": required, "content": {_JSON: {"schema": schema}}}
+        operation["requestBody"] = {"required": is_required, "content": {_JSON: {"schema": schema}}}
     elif endpoint.takes is not None:
         schema = {"type": "string", "format": "binary"}
         operation["requestBody"] = {

@@ -126,10 +126,10 @@ class Desk:
                     document=path, sentences=best, characters=len(text), read_at=read_at.isoformat()
                 )
             )
-        report = await ctx.step(
+        report_path = await ctx.step(
             "report", with_ledger(ledger, write_report), job["report"], sections
         )
-        return {"report": report, "documents": len(sections)}
+        return {"report": report_path, "documents": len(sections)}
 
 
 AGENTS: Final = [Desk()]
@@ -154,22 +154,22 @@ def headline(path: str, sentences: list[str]) -> str:
     return f"{Path(path).name}: {first}"
 
 
-def publish(published: str, line: str) -> None:
+def publish(published_path: str, line: str) -> None:
     """Append one line with the effect's key to a file, as an action that cannot be undone."""
-    append_line(published, f"{idempotency_key()} {line}")
+    append_line(published_path, f"{idempotency_key()} {line}")
 
 
-async def was_published(published: str, effect_id: str) -> None:
+async def was_published(published_path: str, effect_id: str) -> None:
     """Return if the file has the effect's line.
 
     Raises:
         EffectDidNotHappen: The file does not have the line.
     """
-    if not any(line.startswith(effect_id) for line in lines_of(published)):
+    if not any(line.startswith(effect_id) for line in lines_of(published_path)):
         raise EffectDidNotHappen
 
 
-def write_report(report: str, sections: list[Section]) -> str:
+def write_report(report_path: str, sections: list[Section]) -> str:
     """Write the report as Markdown, completely or not at all, and return its path."""
     lines = ["# What the documents say", ""]
     lines += [f"{len(sections)} documents; the most central sentences of each, by TextRank.", ""]
@@ -178,10 +178,10 @@ def write_report(report: str, sections: list[Section]) -> str:
         lines += [f"## {name}", "", f"{size:,} characters, read {section['read_at'][:19]} UTC", ""]
         lines += [f"- {sentence}" for sentence in section["sentences"]] or ["- (no prose)"]
         lines.append("")
-    partial = Path(f"{report}.partial")
-    partial.write_text("\n".join(lines), encoding="utf-8")
-    partial.replace(report)
-    return report
+    partial_path = Path(f"{report_path}.partial")
+    partial_path.write_text("\n".join(lines), encoding="utf-8")
+    partial_path.replace(report_path)
+    return report_path
 
 
 def documents_in(folder: Path) -> list[Path]:

@@ -147,7 +147,7 @@ def test_an_error_that_nobody_thought_of_names_its_place(
 def test_what_others_wrote_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Control characters are shown as signs, and nothing is read as markup or as a name of a picture."""
     say("a\x1b]0;title\x07 \x9b2J [red]:smile:")
-    print_table(("key",), [("b\x1b[31m",)], empty="")
+    print_table(("key",), [("b\x1b[31m",)], empty_text="")
     out = capsys.readouterr().out
 
     assert not any(ord(sign) < 0x20 or 0x7F <= ord(sign) < 0xA0 for sign in out if sign != "\n")
@@ -182,7 +182,7 @@ def test_what_others_wrote_cannot_steer_the_terminal(capsys: pytest.CaptureFixtu
 def test_what_nobody_sees_is_shown(sign: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What turns the direction of writing, or has no width, makes two names look like one."""
     say(f"desk/{sign}ab")
-    print_table(("agent",), [(f"desk/{sign}ab",)], empty="")
+    print_table(("agent",), [(f"desk/{sign}ab",)], empty_text="")
     print_facts([("agent", f"desk/{sign}ab")])
     Lines(as_json=False).show_event("run", f"desk/{sign}ab")
     out = capsys.readouterr().out
@@ -196,7 +196,7 @@ def test_what_people_write_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     """Letters of any script, with their marks, and signs."""
     text = "Grüße, né\u0301e, Привет, 漢字, עברית, ไทย, 😀 →"
     say(text)
-    print_table(("text",), [(text,)], empty="")
+    print_table(("text",), [(text,)], empty_text="")
 
     assert capsys.readouterr().out.count(text) == 2
 
@@ -216,7 +216,7 @@ def test_letters_that_look_like_latin_ones_are_told_apart(
 ) -> None:
     """In a word with Latin ones, or where no other letter says which script it is."""
     say(name)
-    print_table(("agent",), [(name,)], empty="")
+    print_table(("agent",), [(name,)], empty_text="")
     out = capsys.readouterr().out
 
     assert out.count(escaped_name) == 2

@@ -371,24 +371,24 @@ def answer_end(rows: MemoryRows, record: RunRecord) -> list[Nudge]:
         if asker is not None and mail.key.sender == f"agent:{asker.cause.agent_id}":
             wait_keys[asker.cause.run_id, mail.key.message_id] = None
     nudges: list[Nudge] = []
-    for waiting_run, key in wait_keys:
-        nudges += _deliver_end(rows, record, waiting_run, key)
+    for waiting_run_id, key in wait_keys:
+        nudges += _deliver_end(rows, record, waiting_run_id, key)
     return nudges
 
 
 def _deliver_end(
-    rows: MemoryRows, ended_run: RunRecord, waiting_run: RunId, key: str
+    rows: MemoryRows, ended_run: RunRecord, waiting_run_id: RunId, key: str
 ) -> list[Nudge]:
-    record = rows.runs.get(waiting_run)
+    record = rows.runs.get(waiting_run_id)
     if record is None or record.cause.agent_id.tenant != ended_run.cause.agent_id.tenant:
         return []
-    if keep_answer(rows, _end_of(ended_run, waiting_run, key)) is None:
+    if keep_answer(rows, _end_of(ended_run, waiting_run_id, key)) is None:
         return []
     return _nudges_of(record)
 
 
-def _end_of(ended_run: RunRecord, waiting_run: RunId, key: str) -> Answer:
-    """Return how a run ended as the answer to `key` of the run `waiting_run`."""
+def _end_of(ended_run: RunRecord, waiting_run_id: RunId, key: str) -> Answer:
+    """Return how a run ended as the answer to `key` of the run `waiting_run_id`."""
     result: JsonValue = None
     error: JsonValue = None
     match ended_run.status:
@@ -399,7 +399,7 @@ def _end_of(ended_run: RunRecord, waiting_run: RunId, key: str) -> Answer:
         case _:
             error = unpack(ended_run.error)
     return Answer(
-        run_id=waiting_run,
+        run_id=waiting_run_id,
         key=key,
         status=_END_STATUS[ended_run.status],
         result=result,

@@ -35,10 +35,10 @@ def args_hash(args: JsonValue) -> str:
     return text_hash(canonical_json(args))
 
 
-def text_hash(canonical: str) -> str:
+def text_hash(canonical_text: str) -> str:
     """Return `args_hash` of a value whose canonical JSON is at hand."""
     try:
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return hashlib.sha256(canonical_text.encode()).hexdigest()[:16]
     except UnicodeEncodeError as exc:
         problem = "text with half a surrogate pair"
         raise NotSerializableError("arguments", "str", problem) from exc

@@ -50,7 +50,7 @@ class _Pair(NamedTuple):
 
 
 class OutboxRelay:
-    """Publishes outbox rows over one connection after the other.
+    """Publishes outbox rows over one route after the other.
 
     Args:
         outbox: The rows to publish.
@@ -67,7 +67,7 @@ class OutboxRelay:
     ) -> None:
         self._outbox = outbox
         self._may_act, self._on_suspect = may_act, on_suspect
-        self._connection: Route | None = None
+        self._route: Route | None = None
         self._agents_only = False
         self._tasks: TaskScope | None = None
         self._queues: dict[_Pair, deque[OutboxRow]] = {}
@@ -83,20 +83,20 @@ class OutboxRelay:
         self._held_rows: list[OutboxRow] = []
         self._fault = armed("publish")
 
-    def open(self, connection: Route, tasks: TaskScope, *, mail_only: bool = False) -> None:
-        """Publish over this connection; nothing counts as sent on it yet, so `load` everything.
+    def open(self, route: Route, tasks: TaskScope, *, mail_only: bool = False) -> None:
+        """Publish over this route; nothing counts as sent on it yet, so `load` everything.
 
         With `mail_only`, rows that only observers at the broker read stay in the outbox.
         """
-        self._connection, self._tasks, self._agents_only = connection, tasks, mail_only
+        self._route, self._tasks, self._agents_only = route, tasks, mail_only
         self._queues, self._sent_sequences, self._published_rows, self._held_rows = {}, {}, [], []
         self._is_forgetting = self._is_due = False
 
-    def close(self, connection: Route | None = None) -> None:
-        """Stop publishing over a lost connection. Later rows stay in the outbox until another one is open."""
-        # The old connection's end may come after the new one was opened, and must not close that.
-        if connection is None or connection is self._connection:
-            self._connection = self._tasks = None
+    def close(self, route: Route | None = None) -> None:
+        """Stop publishing over a lost route. Later rows stay in the outbox until another one is open."""
+        # The old route's end may come after the new one was opened, and must not close that.
+        if route is None or route is self._route:
+            self._route = self._tasks = None
             self._queues = {}
 
     @property
@@ -108,11 +108,11 @@ class OutboxRelay:
     def trouble(self) -> BrokerError | None:
         """The reason why a row is published again and again, or None if there is no such row."""
         errors = (error for count, error in self._repeats.values() if count >= TROUBLE_AFTER)
-        return next(errors, None) if self._connection is not None else None
+        return next(errors, None) if self._route is not None else None
 
     def add(self, rows: Sequence[OutboxRow]) -> None:
         """Publish rows that a commit of this host has just written."""
-        if self._connection is None:
+        if self._route is None:
             return
         if self._loading:  # older rows of the same pairs may still be on their way from the store
             self._held_rows += rows
@@ -122,7 +122,7 @@ class OutboxRelay:
     async def load(self, leases: Sequence[ShardLease]) -> set[int]:
         """Publish the outbox rows of these shards; return the number `n` of each row that was found.
 
-        A row that the broker accepted on this connection is published again only if its receiver
+        A row that the broker accepted on this route is published again only if its receiver
         has read past it: then the broker lost it, or its predecessor was missing.
         """
         # Taken before the pages: a row of such a pair may wait in its queue, and would be published twice.
@@ -181,7 +181,7 @@ class OutboxRelay:
 
     async def _send_queue(self, pair: _Pair, queue: deque[OutboxRow]) -> None:
         """Send the rows of the queue until it is empty, the relay is closed, or another queue replaces it."""
-        while queue and self._queues.get(pair) is queue and self._connection is not None:
+        while queue and self._queues.get(pair) is queue and self._route is not None:
             row = queue[0]
             # Another host may own the shard soon, and publish the row itself.
             if not self._may_act():
@@ -189,8 +189,8 @@ class OutboxRelay:
                 continue
             try:
                 with self._fault:
-                    sequence = await self._send_row(self._connection, row)
-                    # Over a connection that was opened meanwhile nothing counts as sent yet.
+                    sequence = await self._send_row(self._route, row)
+                    # Over a route that was opened meanwhile nothing counts as sent yet.
                     if self._queues.get(pair) is queue:
                         self._sent_sequences[row.n] = sequence
             # The row stays at the head of its queue: the next one of the same sender would overtake it.
@@ -215,18 +215,18 @@ class OutboxRelay:
                         self._is_forgetting = True
                         self._tasks.start(self._forget_all(), name="forget what was published")
 
-    async def _send_row(self, connection: Route, row: OutboxRow) -> int:
+    async def _send_row(self, route: Route, row: OutboxRow) -> int:
         if isinstance(payload := row.message.payload, Unreadable):
             raise NotSerializableError(f"message {row.message.id}", "row", payload)
         # A publish may wait long for a server that is frozen; messages go round the broker before it fails.
         slow_timer = asyncio.get_running_loop().call_later(SLOW_S, self._on_suspect)
         try:
-            return await connection.send(row)
+            return await route.send(row)
         finally:
             slow_timer.cancel()
 
     def _repeat(self, row: OutboxRow, error: BrokerError) -> None:
-        """Count that a row goes out again over the same connection; report one that often does."""
+        """Count that a row goes out again over the same route; report one that often does."""
         count = 1 + (self._repeats[row.n][0] if row.n in self._repeats else 0)
         self._repeats[row.n] = (count, error)
         if count == WARN_AFTER:

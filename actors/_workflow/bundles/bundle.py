@@ -158,7 +158,7 @@ def manifest_of(path: Path) -> WorkflowBundleManifest:
     Raises:
         WorkflowBundleError: The file is not a bundle.
     """
-    return _manifest_in(read_files(path, str(path), only=MANIFEST), str(path))
+    return _manifest_in(read_files(path, str(path), only_path=MANIFEST), str(path))
 
 
 def open_workflow_bundle(source: str | Path | bytes) -> WorkflowBundle:
@@ -255,13 +255,15 @@ def _written_names(data: Any) -> Iterator[str]:
         yield from _written_names(value)
 
 
-def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> dict[str, bytes]:
+def read_files(
+    source: Path | bytes, name: str, *, only_path: str | None = None
+) -> dict[str, bytes]:
     """Return the files of a bundle by their paths.
 
     Args:
         source: A folder, a zip file, or the bytes of one.
         name: The bundle's name in errors.
-        only: The path of the only file to read from a zip file; by default all files are read.
+        only_path: The path of the only file to read from a zip file; by default all files are read.
 
     Raises:
         WorkflowBundleError: The source is not a bundle, exceeds a limit, or has a path that leads out of it.
@@ -273,7 +275,7 @@ def read_files(source: Path | bytes, name: str, *, only: str | None = None) -> d
             io.BytesIO(source) if isinstance(source, bytes) else source
         ) as archive:
             _check_sizes(archive, name)
-            return _safe_files(_of_zip(archive, name, only), name)
+            return _safe_files(_of_zip(archive, name, only_path), name)
     except WorkflowBundleError:
         raise  # also a ValueError: it would be reported as an unreadable zip file
     except _UNREADABLE as exc:
@@ -306,9 +308,11 @@ def _check_sizes(archive: zipfile.ZipFile, name: str) -> None:
             raise WorkflowBundleError(name, problem, "Store it unpacked")
 
 
-def _of_zip(archive: zipfile.ZipFile, name: str, only: str | None) -> Iterator[tuple[str, bytes]]:
+def _of_zip(
+    archive: zipfile.ZipFile, name: str, only_path: str | None
+) -> Iterator[tuple[str, bytes]]:
     for entry in archive.infolist():
-        if entry.is_dir() or only not in {None, entry.filename}:
+        if entry.is_dir() or only_path not in {None, entry.filename}:
             continue
         if stat.S_ISLNK(entry.external_attr >> 16):
             problem = f"{entry.filename!r} is a symbolic link"

@@ -114,21 +114,21 @@ class Expression:
         return self.path is None and self.direct is None
 
     def value(
-        self, scope: NodeScope, *, more: Mapping[str, Any] | None = None, before: str = ""
+        self, scope: NodeScope, *, more: Mapping[str, Any] | None = None, setup_code: str = ""
     ) -> Any:
         """Return the value of the expression.
 
         Args:
             scope: The names that it may use.
             more: Further names, as `parse` had them.
-            before: Code that the sandbox executes first.
+            setup_code: Code that the sandbox executes first.
 
         Raises:
             ExpressionError: The expression has no value.
         """
         if self.path is not None:
             return self._value_at_path(scope)
-        if self.direct is not None and not before:
+        if self.direct is not None and not setup_code:
             try:
                 return self.direct(scope)
             except (NotSimpleError, RecursionError):
@@ -139,7 +139,7 @@ class Expression:
             variables = {name: scope.vars[name] for name in self.names if name in scope.vars}
         inputs = {"vars": variables, "branch": scope.branch, "now": scope.now, **(more or {})}
         try:
-            return sandbox.evaluate(before + self.code, inputs, LIMITS, quick=not self.is_code)
+            return sandbox.evaluate(setup_code + self.code, inputs, LIMITS, quick=not self.is_code)
         except sandbox.SandboxError as exc:
             raise ExpressionError(self.text, str(exc)) from None
 

@@ -163,8 +163,8 @@ def fell_due(state: RunState, *, at: str) -> Transition | None:
     wait = open_wait(state)
     if wait is None or not wait.until or wait.until > at:
         return None
-    timer = wait.reason is WaitReason.UNTIL
-    payload = {"waited_until": wait.until} if timer else {"timed_out": True, "until": wait.until}
+    is_timer = wait.reason is WaitReason.UNTIL
+    payload = {"waited_until": wait.until} if is_timer else {"timed_out": True, "until": wait.until}
     return reply(state, wait, payload, at=at)
 
 

@@ -107,7 +107,7 @@ class PinExpression:
         Raises:
             ExpressionError: The expression has no value.
         """
-        return self.expression.value(scope, more={_VALUE: value}, before=self.functions)
+        return self.expression.value(scope, more={_VALUE: value}, setup_code=self.functions)
 
 
 def expressions_in(

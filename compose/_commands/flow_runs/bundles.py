@@ -158,7 +158,7 @@ def inspect(file: Path, /, *, json: JsonFlag = False, debug: DebugFlag = False) 
         print_json({**facts, "run": data["root_run_id"], "runs": rows})
     else:
         columns = ("run", "flow", "status", "node", "records", "chain", "head")
-        print_table(columns, [[*row.values()] for row in rows], empty="no runs")
+        print_table(columns, [[*row.values()] for row in rows], empty_text="no runs")
         say("the bundle is complete" if problem is None else f"THE BUNDLE IS WRONG: {problem}")
     return Exit.OK if problem is None else Exit.FAILED
 
@@ -224,7 +224,7 @@ def replay(
     else:
         cells = [(n, *_state_cells(state)) for n, state in enumerate(states)]
         if cells:
-            print_table(("#", "at", "node", "status", "variables"), cells, empty="")
+            print_table(("#", "at", "node", "status", "variables"), cells, empty_text="")
         say("the records lead to the state" if problem is None else f"THE REPLAY FAILED: {problem}")
     return Exit.OK if problem is None else Exit.FAILED
 
@@ -282,7 +282,7 @@ def store_list(
         return
     columns = ("run", "flow", "status", "node", "session", "changed")
     cells = [[row.get(name) or "" for name in _ROW] for row in rows]
-    print_table(columns, cells, empty=f"{store} has no runs")
+    print_table(columns, cells, empty_text=f"{store} has no runs")
 
 
 def store_export(

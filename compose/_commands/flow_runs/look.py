@@ -61,7 +61,7 @@ async def list_graph_runs(
         lambda run: run.model_dump(mode="json"),
         ("run", "flow", "status", "created ago", "changed ago"),
         lambda run: (run.run, run.flow, _status(run), ago(run.created_at), ago(run.updated_at)),
-        empty=f"there is no such run of a flow of {app}",
+        empty_text=f"there is no such run of a flow of {app}",
     )
     if page.next is not None and not deployment.json:
         say(f"there may be more: --after {page.next}")
@@ -151,7 +151,7 @@ async def print_ledger(
                 rows.append(_cells(n, record))
             n += 1
     if not (deployment.json or follow):
-        print_table(_COLUMNS, rows, empty="the ledger is empty: the run has not started")
+        print_table(_COLUMNS, rows, empty_text="the ledger is empty: the run has not started")
     return end
 
 

@@ -108,7 +108,7 @@ async def snapshots(
         lambda row: row.model_dump(mode="json"),
         ("snapshot", "run", "name", "tags", "kept ago"),
         lambda row: (row.snapshot, row.run, row.name, ", ".join(row.tags), ago(row.created_at)),
-        empty=f"there is no such snapshot of a run of {app}",
+        empty_text=f"there is no such snapshot of a run of {app}",
     )
     if page.next is not None and not deployment.json:
         say(f"there are more: --after {page.next}")

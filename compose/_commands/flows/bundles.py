@@ -197,7 +197,7 @@ async def list_bundles(*, at: RegistryTarget = FOLDER) -> None:
             len(record.manifest.flows),
             record.place,
         ),
-        empty=f"no bundles in {registry_name}",
+        empty_text=f"no bundles in {registry_name}",
     )
 
 
@@ -225,7 +225,7 @@ async def show(ref: str, /, *, at: RegistryTarget = FOLDER) -> int:
         return Exit.OK
     say(f"{bundle.manifest.ref}, hash {bundle.hash}")
     rows = [(spec.workflow_id, spec.entry_node, len(spec.nodes), spec.hash) for spec in specs]
-    print_table(("FLOW", "START", "NODES", "HASH"), rows, empty="no flows")
+    print_table(("FLOW", "START", "NODES", "HASH"), rows, empty_text="no flows")
     return Exit.OK
 
 

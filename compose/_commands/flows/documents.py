@@ -186,7 +186,7 @@ def import_flow(*, report: Path, json: Flag = False, debug: DebugFlag = False) -
         (node.id, node.type, "yes" if node.is_supported else "no", node.needs or "-")
         for node in flow_report.nodes
     ]
-    print_table(("NODE", "TYPE", "SUPPORTED", "NEEDS"), rows, empty="no nodes")
+    print_table(("NODE", "TYPE", "SUPPORTED", "NEEDS"), rows, empty_text="no nodes")
     for finding in [*flow_report.others, *(f for node in flow_report.nodes for f in node.findings)]:
         say(f"{finding.level}: {finding}")
     refused = sum(not node.is_supported for node in flow_report.nodes)

@@ -107,7 +107,7 @@ async def list_agents(
             row.run_id,
             row.owner,
         ),
-        empty="no agent has messages or an open run",
+        empty_text="no agent has messages or an open run",
     )
 
 
@@ -151,7 +151,7 @@ async def inbox(agent: opt.AgentArg, /, *, limit: opt.LimitOpt = 50, target: Tar
             arrival.run_id,
             short(arrival.message.payload),
         ),
-        empty=f"nothing waits for {agent}",
+        empty_text=f"nothing waits for {agent}",
     )
 
 
@@ -168,7 +168,7 @@ async def state(agent: opt.AgentArg, /, *, target: Target = HERE) -> None:
     print_table(
         ("key", "value"),
         [(key, short(value)) for key, value in sorted(values.items())],
-        empty=f"{agent} has no state",
+        empty_text=f"{agent} has no state",
     )
 
 
@@ -223,7 +223,7 @@ async def hosts(*, target: Target = HERE) -> None:
             f"{row.seen_s:.1f} s ago",
             f"{row.expires_s:.1f} s",
         ),
-        empty="no host is alive: start one with `callboard host MODULE:NAME`",
+        empty_text="no host is alive: start one with `callboard host MODULE:NAME`",
     )
 
 
@@ -308,7 +308,7 @@ def _show(description: JsonValue) -> None:
             )
             for agent in agents
         ],
-        empty="no agents",
+        empty_text="no agents",
     )
 
 

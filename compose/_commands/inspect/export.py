@@ -137,7 +137,7 @@ def _show(results: list[Replayed]) -> None:
         if result.outcome == "reproduced" and result.found:
             verdict += f", then {result.found}"
         rows.append((result.run_id, result.agent, verdict, str(result.entries)))
-    print_table(("run", "agent", "result", "entries"), rows, empty="the export holds no run")
+    print_table(("run", "agent", "result", "entries"), rows, empty_text="the export holds no run")
     for result in results:
         if result.outcome in BAD:
             say(f"run {result.run_id}, position {result.position or '-'}")

@@ -69,7 +69,7 @@ async def list_sessions(
             ago(session.first_at),
             ago(session.last_at),
         ),
-        empty="",
+        empty_text="",
     )
     if len(sessions) == limit and not target.json:
         say(f"there may be more: give a larger --limit than {limit}")
@@ -303,7 +303,7 @@ async def list_memories(
         _json,
         ("about", "key or id", "text", "source", "version", "since"),
         _row,
-        empty="there are no memories here",
+        empty_text="there are no memories here",
     )
     if len(page) == limit and not target.json:
         say(f"there may be more: give --offset {offset + limit}")
@@ -495,10 +495,10 @@ def _show_report(report: WindowReport, target: Target) -> None:
     )
     parts = [(part.name, part.count, part.tokens) for part in report.parts]
     rows = [*parts, ("in all", "", report.tokens)] if parts else []
-    print_table(("part", "count", "tokens"), rows, empty="the window is empty")
+    print_table(("part", "count", "tokens"), rows, empty_text="the window is empty")
     columns = ("strategy", "kept", "dropped", "changed", "added", "tokens", "")
     steps = [_step_row(step) for step in report.steps]
-    print_table(columns, steps, empty="no strategy had to run: the turns fit")
+    print_table(columns, steps, empty_text="no strategy had to run: the turns fit")
 
 
 def _step_row(step: CompactionStep) -> tuple[object, ...]:
@@ -540,5 +540,5 @@ def _show_sent(window: SentWindow, agent: AgentId, target: Target) -> None:
     )
     names = ("strategy", "dropped", "changed", "added", "tokens")
     rows = [tuple(step[name] for name in names) for step in receipt["steps"]]
-    print_table(names, rows, empty="no strategy changed it")
+    print_table(names, rows, empty_text="no strategy changed it")
     say("--app MODULE:ATTR makes the window that would be sent now")

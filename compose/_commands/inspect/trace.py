@@ -75,16 +75,16 @@ async def trace(
     _print(conversation, start, run)
 
 
-def _print(conversation: Conversation, start: datetime | None, named_run: str) -> None:
+def _print(conversation: Conversation, start: datetime | None, named_run_id: str) -> None:
     out = console()
-    tree_view = Tree(_run_line(conversation.root, start, named_run), guide_style="dim")
+    tree_view = Tree(_run_line(conversation.root, start, named_run_id), guide_style="dim")
     todo = deque([(tree_view, conversation.root)])
     while todo:
         parent_branch, node = todo.popleft()
         for link in node.links:
             branch = parent_branch.add(_link_line(link, start))
             todo.extend(
-                (branch.add(_run_line(child, start, named_run)), child) for child in link.nodes
+                (branch.add(_run_line(child, start, named_run_id)), child) for child in link.nodes
             )
             for run_id in link.runs_elsewhere:
                 branch.add(Text(f"run {run_id}, shown elsewhere", style="dim"))
@@ -98,7 +98,7 @@ def _print(conversation: Conversation, start: datetime | None, named_run: str) -
         )
 
 
-def _run_line(node: Node, start: datetime | None, named_run: str) -> Text:
+def _run_line(node: Node, start: datetime | None, named_run_id: str) -> Text:
     row, timing = node.row, node.timing
     line = Text(str(row.agent_id), style="bold")
     line.append(f"  {status_text(row)}", style=colour_of(row.status) or "cyan")
@@ -120,7 +120,7 @@ def _run_line(node: Node, start: datetime | None, named_run: str) -> Text:
     if parts:
         line.append(f" ({', '.join(parts)})", style="dim")
     line.append(f"  {row.run_id}", style="dim")
-    if row.run_id == named_run:
+    if row.run_id == named_run_id:
         line.append(" ←", style="bold")
     return line
 
@@ -245,12 +245,12 @@ async def read_tree(
     return top, left_out
 
 
-def _grow(tree_view: Tree, branch: TreeNode, named_run: str) -> None:
+def _grow(tree_view: Tree, branch: TreeNode, named_run_id: str) -> None:
     todo = [(tree_view, branch)]
     while todo:
         parent_branch, node = todo.pop()
         for child in node.below:
-            is_named = child.row.run_id == named_run
+            is_named = child.row.run_id == named_run_id
             todo.append((parent_branch.add(_line(child.row, is_named=is_named)), child))
         if node.hidden:
             parent_branch.add(f"… and {node.hidden} more")
@@ -365,7 +365,7 @@ def _show(totals: Sequence[UsageTotal], properties: Sequence[UsageBy]) -> None:
     if totals:
         rows.append(("in all", *[""] * (len(properties) - 1), *_figures(totals)))
     columns = (*properties, "answers", "input", "cached", "to cache", "output", "USD", "unpriced")
-    print_table(columns, rows, empty="no answer of a model is counted here")
+    print_table(columns, rows, empty_text="no answer of a model is counted here")
     unpriced = sum(total.unpriced for total in totals)
     if unpriced:
         say(f"the cost of {unpriced} answer(s) is not known, and is not in the sum")

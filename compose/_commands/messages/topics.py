@@ -115,7 +115,7 @@ async def followers(topic: TopicArg, /, *, limit: LimitOpt = 50, target: Target 
         _subscription_to_json,
         ("agent", "mode"),
         lambda subscription: (subscription.follower, subscription.mode),
-        empty=f"no agent follows {topic_id}",
+        empty_text=f"no agent follows {topic_id}",
     )
 
 
@@ -149,7 +149,7 @@ async def list_approvals(*, limit: LimitOpt = 50, target: Target = HERE) -> None
             ago(request.expires_at),
             request.run_id,
         ),
-        empty="no pending approvals",
+        empty_text="no pending approvals",
     )
 
 

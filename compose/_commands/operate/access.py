@@ -99,7 +99,7 @@ async def list_tokens(*, target: Target = HERE) -> None:
         _SHOWN,
         ("id", "name", "tenant", "principal", "scopes", "state", "expires", "last used"),
         _token_row,
-        empty="no tokens",
+        empty_text="no tokens",
     )
 
 
@@ -165,7 +165,7 @@ async def list_changes(
             _text(row.before),
             _text(row.after),
         ),
-        empty="there is no such change",
+        empty_text="there is no such change",
     )
     if len(rows) > limit and not target.json:
         say(f"there are more: --after {rows[limit - 1].id}")

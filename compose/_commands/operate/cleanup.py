@@ -137,7 +137,7 @@ def _show(
         return Exit.OK
     column_names = columns_text.split()
     rows = [[candidate[column] for column in column_names] for candidate in candidates]
-    print_table(column_names, rows, empty="there is nothing to remove")
+    print_table(column_names, rows, empty_text="there is nothing to remove")
     if candidates:
         is_dry_run = report.is_dry_run
         outcome = "would be removed: give --apply to do it" if is_dry_run else "were removed"
@@ -240,7 +240,7 @@ def _print(report: EraseReport) -> None:
         if number
     ]
     is_dry_run = report.is_dry_run
-    print_table(("store", "what", "number"), rows, empty="there is no such data")
+    print_table(("store", "what", "number"), rows, empty_text="there is no such data")
     if not is_dry_run:
         say(f"erased {report.total} row(s); {len(report.cancelled)} run(s) were cancelled first")
     say("")
@@ -252,7 +252,7 @@ def _print(report: EraseReport) -> None:
         )
         for location in report.unreached
     ]
-    print_table(("not reached", "why", "gone by"), location_rows, empty="")
+    print_table(("not reached", "why", "gone by"), location_rows, empty_text="")
 
 
 def _to_json(report: EraseReport) -> dict[str, JsonValue]:

@@ -50,7 +50,7 @@ async def list_letters(
         _to_json,
         ("id", "agent", "message", "reason", "attempts", "last error", "run", "age"),
         _row,
-        empty="no dead letters",
+        empty_text="no dead letters",
     )
 
 

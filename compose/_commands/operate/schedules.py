@@ -119,7 +119,7 @@ async def list_schedules(*, tenant: opt.TenantOpt = None, target: Target = HERE)
             _next(schedule),
             ago(schedule.last_at),
         ),
-        empty="no schedules",
+        empty_text="no schedules",
     )
 
 
@@ -287,7 +287,7 @@ async def list_limits(*, target: Target = HERE) -> None:
         lambda use: {**_limit_json(use.limit), **pick(use, "held waiting=wanting hosts")},
         ("scope", "at once", "starts", "burst", "weight", "in use", "waiting", "hosts"),
         _limit_row,
-        empty="no limits",
+        empty_text="no limits",
     )
 
 

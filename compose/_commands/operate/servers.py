@@ -125,7 +125,7 @@ def _print(findings: list[Finding], *, as_json: bool) -> None:
             (_MARKS[finding.level], finding.check, finding.found, finding.remedy)
             for finding in findings
         ]
-        print_table(("", "check", "found", "what to do"), rows, empty="")
+        print_table(("", "check", "found", "what to do"), rows, empty_text="")
         say("no problems found" if not problems else f"{len(problems)} problem(s) need an operator")
 
 
@@ -309,7 +309,9 @@ async def _search_indexes(target: Target) -> AsyncIterator[SearchIndexes]:
 
 def _table(scopes: list[SearchScope], target: Target) -> None:
     columns_text = "store tenant name rows dimensions state percent size_bytes"
-    target.table(scopes, columns_text, _COLUMNS, _row, empty="no large collection, and no index")
+    target.table(
+        scopes, columns_text, _COLUMNS, _row, empty_text="no large collection, and no index"
+    )
 
 
 def _row(scope: SearchScope) -> tuple[object, ...]:

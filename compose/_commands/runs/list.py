@@ -121,7 +121,7 @@ async def list_runs(  # noqa: PLR0913 - every filter is an option of its own
             ago(row.created_at),
             ago(row.updated_at),
         ),
-        empty="no runs",
+        empty_text="no runs",
     )
     if len(rows) == limit and not target.json:
         say(f"there may be more: --after {rows[-1].run_id}")
@@ -322,7 +322,7 @@ async def log(
             print_table(
                 ("seq", "at (UTC)", "kind", "position", "payload"),
                 [_cells(entry) async for entry in entries],
-                empty=end_text
+                empty_text=end_text
                 if row.last_seq >= 0
                 else "the log is empty: the run has not started",
             )

@@ -277,14 +277,14 @@ async def retry(run: RunIdArg, /, *, target: Target = HERE) -> int:
     async with open_run(target, run) as (runtime, row):
         if row.status is RunStatus.FAILED:
             refuse_swept(row)
-            new_run = await runtime.redrive_run(row.run_id)
-            previous_state, text = "redriven", f"{run} continues as {new_run}"
+            new_run_id = await runtime.redrive_run(row.run_id)
+            previous_state, text = "redriven", f"{run} continues as {new_run_id}"
         else:
             await _refuse_retry(runtime, row)
             await runtime.resolve(row.run_id)
-            new_run, previous_state = row.run_id, "parked" if row.parked else "back-off"
+            new_run_id, previous_state = row.run_id, "parked" if row.parked else "back-off"
             text = f"run {run} continues where its agent is served"
-    return target.tell({"run": run, "was": previous_state, "goes_on_as": new_run}, text)
+    return target.tell({"run": run, "was": previous_state, "goes_on_as": new_run_id}, text)
 
 
 async def _refuse_retry(runtime: Runtime, row: RunRow) -> None:
@@ -332,9 +332,9 @@ async def fork(run: RunIdArg, /, *, at: Seq, copy: Count = 0, target: Target = H
         fork.
     """
     async with open_run(target, run) as (runtime, row):
-        new_run = await runtime.fork_run(row.run_id, at_seq=at, copy=copy)
+        new_run_id = await runtime.fork_run(row.run_id, at_seq=at, copy=copy)
     return target.tell(
-        {"run": new_run, "forked_from": {"run": run, "seq": at}, "copy": copy}, new_run
+        {"run": new_run_id, "forked_from": {"run": run, "seq": at}, "copy": copy}, new_run_id
     )
 
 

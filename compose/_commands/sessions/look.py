@@ -90,7 +90,7 @@ async def list_all(
             ago(row.last_at),
             ago(row.created_at),
         ),
-        empty=f"there is no session of {app}: begin one with callboard chat",
+        empty_text=f"there is no session of {app}: begin one with callboard chat",
     )
     if len(rows) == limit and not target.json:
         say(f"there may be more: --before {rows[-1].last_at.isoformat()}, or a larger --limit")

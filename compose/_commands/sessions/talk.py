@@ -218,7 +218,7 @@ class Chat:
                 self._is_stopping = False
             self._news.set()
 
-    def _show(self, event: SessionEvent, depth: int, top: str | None = None) -> None:
+    def _show(self, event: SessionEvent, depth: int, top_run_id: str | None = None) -> None:
         """Show an event. Follow a started child, ask the person for an approval, or end a decided question.
 
         While the person types a message, an approval is only shown, and another client may decide it.
@@ -230,7 +230,7 @@ class Chat:
             return
         self._show_above_prompt(lambda: self.screen.event(event, depth=depth))
         if event.type == "child_started":
-            child = self._follow_child(top or event.run_id, payload["child"], depth + 1)
+            child = self._follow_child(top_run_id or event.run_id, payload["child"], depth + 1)
             self._tasks.start(child, name=f"child {payload['child']}")
         elif event.type == "approval_decided" and (
             task := self._question_tasks.get(payload["approval_id"])

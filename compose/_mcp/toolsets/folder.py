@@ -143,20 +143,24 @@ def read_file_of(folder: int, name: str, offset: int = 0, size: int = -1) -> tup
         return file.read(size), status.st_size
 
 
-def walk(folder: int, *, depth: int = MAX_DEPTH, above: str = "") -> Iterator[tuple[str, int, str]]:
+def walk(
+    folder: int, *, depth: int = MAX_DEPTH, path_prefix: str = ""
+) -> Iterator[tuple[str, int, str]]:
     """Yield each regular file below a folder, sorted: its path, its folder's descriptor, its name."""
     with os.scandir(folder) as scan:
         entries = sorted(scan, key=lambda entry: entry.name)
     for entry in entries:
         if entry.is_file(follow_symlinks=False):
-            yield f"{above}{entry.name}", folder, entry.name
+            yield f"{path_prefix}{entry.name}", folder, entry.name
         elif entry.is_dir(follow_symlinks=False) and depth > 0:
             try:
                 subfolder = os.open(entry.name, _FOLDER, dir_fd=folder)
             except OSError:
                 continue  # deleted meanwhile, or not readable
             try:
-                yield from walk(subfolder, depth=depth - 1, above=f"{above}{entry.name}/")
+                yield from walk(
+                    subfolder, depth=depth - 1, path_prefix=f"{path_prefix}{entry.name}/"
+                )
             finally:
                 os.close(subfolder)
 

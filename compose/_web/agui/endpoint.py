@@ -122,7 +122,7 @@ async def _stream_of(
     """Return the stream of an input, and the id of its run; None for the id if there is no run to cancel."""
     session = await session_of(call, agui_input)
     if session is None:
-        return _stream_snapshot(agui_input, snapshot_of((), open_run=None)), None
+        return _stream_snapshot(agui_input, snapshot_of((), open_run_id=None)), None
     if agui_input.resume or agui_input.answers:
         answered_run = await give_answers(call, session, agui_input)
         if answered_run is not None:
@@ -162,7 +162,7 @@ async def _stream_conversation(
     """Return the conversation, then the events of the run that is open, if there is one."""
     open_run = next(iter(await open_runs_of(call, session)), None)
     turns = await call.runtime.store.data.sessions.path(session.agent)
-    snapshot = snapshot_of(turns, open_run=None if open_run is None else open_run.run_id)
+    snapshot = snapshot_of(turns, open_run_id=None if open_run is None else open_run.run_id)
     if open_run is None:
         return _stream_snapshot(agui_input, snapshot), None
     return AguiReader(call, session, open_run.run_id, agui_input, first=[snapshot]).lines(), None
@@ -370,12 +370,12 @@ def _answer_error(code: str, name: str, problem: str, remedy: str) -> AnswerErro
     return AnswerError(HttpProblem(409, code, problem, remedy, name=name))
 
 
-def snapshot_of(turns: Sequence[Turn], *, open_run: str | None) -> MessagesSnapshotEvent:
+def snapshot_of(turns: Sequence[Turn], *, open_run_id: str | None) -> MessagesSnapshotEvent:
     """Return turns as messages. Of an open run it has only the user's message: events carry the others."""
     visible_turns = [
         turn
         for turn in turns[-MOST_MESSAGES:]
-        if turn.run_id != open_run or turn.message.role == "user"
+        if turn.run_id != open_run_id or turn.message.role == "user"
     ]
     return MessagesSnapshotEvent(
         messages=[message for turn in visible_turns for message in _messages_of(turn)]

@@ -288,14 +288,14 @@ class Committer(CommitStore):
         for i, unit in enumerate(units, 1):
             if i in refusals:
                 continue
-            cancel, wake = None, False
+            cancel_reason, is_woken = None, False
             if (note := verdicts.notes.get(i)) is not None:
-                cancel, wake = note["detail"], note["wake"]
+                cancel_reason, is_woken = note["detail"], note["wake"]
             last = Committed(
                 unit.last,
-                cancel,
+                cancel_reason,
                 tuple(arrivals.get(i, ())),
-                wake,
+                is_woken,
                 tuple(verdicts.cycles.get(i, ())),
             )
             if i in nudges_by_number:
@@ -401,11 +401,12 @@ class Committer(CommitStore):
             self._post(done_units, await connection.fetch(SQL_FIND_POSTED, *columns(keys, 3)))
         nudges = await self._nudges_again(connection, done_units)
         for i, (unit, row) in enumerate(written_units, 1):
-            cancel, wake = row["cancel_requested"], bool(row["wake"])
+            cancel_reason, is_woken = row["cancel_requested"], bool(row["wake"])
             arrivals_of_unit = tuple(arrivals.get(i, ()))
             unit_nudges = tuple(nudges[i].nudges) if i in nudges else ()
             self._answer_committed(
-                unit, Committed(unit.last, cancel, arrivals_of_unit, wake, nudges=unit_nudges)
+                unit,
+                Committed(unit.last, cancel_reason, arrivals_of_unit, is_woken, nudges=unit_nudges),
             )
         remaining_ids = set(map(id, units)) - set(map(id, done_units))
         return [unit for unit in units if id(unit) in remaining_ids]

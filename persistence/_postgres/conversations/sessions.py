@@ -307,11 +307,11 @@ class PostgresSessions(SessionStore):
     @override
     async def finish_delete(self, agent: AgentId) -> int:
         """Facts go in batches: after a crash in between the session is still being deleted."""
-        total, more = 0, True
-        while more:
+        total, has_more = 0, True
+        while has_more:
             args = (str(agent), DELETE_BATCH)
             [row] = await self._links.fetch("deleting a session", SQL_FINISH_DELETE, *args)
-            total, more = total + row["gone"], row["more"]
+            total, has_more = total + row["gone"], row["more"]
         return total
 
 

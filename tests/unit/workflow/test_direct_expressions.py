@@ -139,7 +139,7 @@ def test_what_has_no_value_has_the_error_of_the_sandbox(counter: Counted) -> Non
 
 def test_functions_of_a_flow_and_further_names_are_left_to_the_sandbox(counter: Counted) -> None:
     """Their names may be those of the scope."""
-    assert parse("vars.n + 1").value(SCOPE, before="x = 1\n") == 8
+    assert parse("vars.n + 1").value(SCOPE, setup_code="x = 1\n") == 8
     assert parse("value + 1", frozenset({"value"})).value(SCOPE, more={"value": 2}) == 3
     assert parse("[vars for vars in [1]][0] < 2").value(SCOPE) is True
     assert counter.count == 3

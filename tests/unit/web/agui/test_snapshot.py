@@ -21,7 +21,7 @@ def turn(role: Any, *blocks: dict[str, Any], n: int = 0, run: str = "r") -> Turn
 
 def shown_messages(*turns: Turn, open_run: str | None = None) -> list[dict[str, Any]]:
     """The messages of a snapshot."""
-    event = snapshot_of(turns, open_run=open_run)
+    event = snapshot_of(turns, open_run_id=open_run)
     messages: list[dict[str, Any]] = event.model_dump(mode="json", by_alias=True)["messages"]
     return messages
 

@@ -94,7 +94,7 @@ CHANGED = {"ten": Changed}
             2,
             "cannot read nowhere",
         ),
-        (("ask", "desk/a", "{}", "--timeout", "0"), 2, "--timeout 0"),
+        (("ask", "desk/a", "{}", "--timeout", "0"), 2, "--timeout. Give seconds, 0.001 to"),
     ],
 )
 def test_errors_of_replay_are_one_sentence(
